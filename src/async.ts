@@ -1,0 +1,166 @@
+/**
+ * What every loop of the agent waits with: a value that can be watched, a sleep that an AbortSignal ends,
+ * and the backoff schedule.
+ *
+ * Level, not edge: a `Value` keeps only the newest state. A reader that was busy sees the newest when it
+ * comes back and never a queue of old ones, so a slow reader costs no memory.
+ */
+
+/** Where time comes from, so that tests can turn it by hand. `nowMs` is monotonic: a clock set back does not move it. */
+export interface Clock {
+  /** Milliseconds of a clock that never jumps; its zero means nothing. */
+  nowMs(): number;
+  /** Time of day, for what people read. */
+  wallTime(): Date;
+  /** Resolves after `ms`, or at once when `signal` aborts. Never rejects. */
+  sleep(ms: number, signal: AbortSignal): Promise<void>;
+  /** A number from 0 (inclusive) to 1 (exclusive), for jitter. */
+  random(): number;
+}
+
+export const systemClock: Clock = {
+  nowMs: () => performance.now(),
+  wallTime: () => new Date(),
+  sleep: (ms, signal) =>
+    new Promise((resolve) => {
+      if (signal.aborted) return resolve();
+      const done = (): void => {
+        clearTimeout(timer);
+        signal.removeEventListener("abort", done);
+        resolve();
+      };
+      const timer = setTimeout(done, ms);
+      signal.addEventListener("abort", done, { once: true });
+    }),
+  random: Math.random,
+};
+
+/** A value that changes over time and can be followed; the public face of `Value`. */
+export interface Watched<T> {
+  /** The newest value. */
+  get(): T;
+  /** Yields the value at once, then the newest after each change, until `signal` aborts. Values between are left out. */
+  watch(signal: AbortSignal): AsyncIterable<T>;
+}
+
+/** A `Watched` that its owner sets. */
+export class Value<T> implements Watched<T> {
+  #current: T;
+  #version = 0;
+  readonly #waiting = new Set<() => void>();
+
+  constructor(initial: T) {
+    this.#current = initial;
+  }
+
+  get(): T {
+    return this.#current;
+  }
+
+  /** Takes the new value and wakes every watcher, also when it equals the old one. */
+  set(next: T): void {
+    this.#current = next;
+    this.#version++;
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const wake of waiting) wake();
+  }
+
+  async *watch(signal: AbortSignal): AsyncIterable<T> {
+    let seen = -1;
+    while (!signal.aborted) {
+      if (seen !== this.#version) {
+        seen = this.#version;
+        yield this.#current;
+        continue;
+      }
+      await new Promise<void>((resolve) => {
+        const wake = (): void => {
+          this.#waiting.delete(wake);
+          signal.removeEventListener("abort", wake);
+          resolve();
+        };
+        this.#waiting.add(wake);
+        signal.addEventListener("abort", wake, { once: true });
+      });
+    }
+  }
+}
+
+/**
+ * Wakes one sleeping loop. `poke()` while nobody waits is remembered once, so a reason to look again is
+ * never lost between looking and waiting.
+ */
+export class Bell {
+  #rung = false;
+  #wake: (() => void) | undefined;
+
+  poke(): void {
+    this.#rung = true;
+    this.#wake?.();
+  }
+
+  /** Resolves at the next poke (or the one not yet seen), after `timeoutMs`, or when `signal` aborts. Never rejects. */
+  async wait(timeoutMs: number, signal: AbortSignal, clock: Clock): Promise<void> {
+    if (this.#rung || signal.aborted) {
+      this.#rung = false;
+      return;
+    }
+    const stop = new AbortController();
+    this.#wake = () => stop.abort();
+    const end = AbortSignal.any([signal, stop.signal]);
+    if (Number.isFinite(timeoutMs)) await clock.sleep(timeoutMs, end);
+    else await aborted(end);
+    this.#wake = undefined;
+    this.#rung = false;
+  }
+}
+
+/** Resolves when the signal aborts. */
+export function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener("abort", () => resolve(), { once: true });
+  });
+}
+
+export interface BackoffSchedule {
+  readonly firstMs: number;
+  readonly capMs: number;
+}
+
+/** Streams are tried again after 0.5 s doubling to 15 s, with full jitter. */
+export const streamBackoff: BackoffSchedule = { firstMs: 500, capMs: 15_000 };
+/** Every refusal of an announcement is retried at most every 60 s. */
+export const announceBackoff: BackoffSchedule = { firstMs: 500, capMs: 60_000 };
+/** Trying again what the host refused: quick at first, since a taken port or a full disk is noticed by people. */
+export const applyBackoff: BackoffSchedule = { firstMs: 250, capMs: 15_000 };
+
+/**
+ * Capped exponential backoff with full jitter: the wait before try n is random between 0 and
+ * min(cap, first * 2^n), so that a thousand agents that lost one Curator do not come back in step.
+ */
+export class Backoff {
+  #failures = 0;
+  readonly #schedule: BackoffSchedule;
+  readonly #clock: Clock;
+
+  constructor(schedule: BackoffSchedule, clock: Clock) {
+    this.#schedule = schedule;
+    this.#clock = clock;
+  }
+
+  /** Milliseconds to wait after one more failure. */
+  next(): number {
+    const ceiling = Math.min(
+      this.#schedule.capMs,
+      this.#schedule.firstMs * 2 ** Math.min(this.#failures, 30),
+    );
+    this.#failures++;
+    return this.#clock.random() * ceiling;
+  }
+
+  reset(): void {
+    this.#failures = 0;
+  }
+}

@@ -1,0 +1,126 @@
+/**
+ * The errors that this program throws on purpose, and the one function that prints them.
+ *
+ * Another node's bad data is never thrown: it is a `Problem` (core/problem.ts). What is thrown is a
+ * failed action of our own. Anything that reaches `main` and is not a ClusternetError is a bug and is
+ * reported with its stack.
+ */
+
+/**
+ * Exit statuses, after sysexits(3), so that a unit file can say `RestartPreventExitStatus=64 78`.
+ *
+ * `problems` is `status --check` only; `temporary`: `--once` ran out of time, or another agent holds the place.
+ */
+export const exitStatus = {
+  ok: 0,
+  unexpected: 1,
+  problems: 3,
+  usage: 64,
+  unavailable: 69,
+  temporary: 75,
+  settings: 78,
+} as const;
+
+export type ExitStatus = (typeof exitStatus)[keyof typeof exitStatus];
+
+export interface ErrorOptions {
+  readonly cause?: unknown;
+  readonly hint?: string;
+  readonly exit?: ExitStatus;
+}
+
+/**
+ * Base of every error this program throws on purpose.
+ *
+ * `message` says which action failed and what was found ("Cannot read …: …"); `hint`, when there is one,
+ * says what the operator can do about it; `cause` keeps the error underneath; `exit` is the status with
+ * which a command ends when nothing handles the error.
+ */
+export class ClusternetError extends Error {
+  // A literal: the name of an anonymous subclass would be "Error", and minifying may rename classes.
+  override readonly name: string = "ClusternetError";
+  readonly hint: string | undefined;
+  readonly exit: ExitStatus;
+
+  constructor(message: string, options: ErrorOptions = {}) {
+    super(message, "cause" in options ? { cause: options.cause } : undefined);
+    this.hint = options.hint;
+    this.exit = options.exit ?? exitStatus.unexpected;
+  }
+}
+
+/** Wrong usage of the command line: one line, exit 64. */
+export class UsageError extends ClusternetError {
+  override readonly name = "UsageError";
+
+  constructor(message: string, options: Omit<ErrorOptions, "exit"> = {}) {
+    super(message, { ...options, exit: exitStatus.usage });
+  }
+}
+
+/** A setting, key or credential of the right form that cannot be used: exit 78. */
+export class SettingsError extends ClusternetError {
+  override readonly name = "SettingsError";
+
+  constructor(message: string, options: Omit<ErrorOptions, "exit"> = {}) {
+    super(message, { ...options, exit: exitStatus.settings });
+  }
+}
+
+/** A program that ran and did not succeed. `stderr` is redacted already. */
+export class CommandError extends ClusternetError {
+  override readonly name = "CommandError";
+  readonly argv: readonly string[];
+  /** Exit status of the program; undefined when it was ended by the time limit. */
+  readonly exitCode: number | undefined;
+  readonly stderr: string;
+
+  constructor(
+    message: string,
+    options: ErrorOptions & { argv: readonly string[]; exitCode?: number; stderr?: string },
+  ) {
+    super(message, options);
+    this.argv = options.argv;
+    this.exitCode = options.exitCode;
+    this.stderr = options.stderr ?? "";
+  }
+}
+
+/** A call that a Curator answered with an error, or that did not reach it. `code` is the gRPC status number. */
+export class CuratorError extends ClusternetError {
+  override readonly name = "CuratorError";
+  readonly code: number;
+
+  constructor(message: string, options: ErrorOptions & { code: number }) {
+    super(message, options);
+    this.code = options.code;
+  }
+}
+
+/** Message of anything that was thrown, in one line, without its causes. */
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/**
+ * Prints an error with its causes and hints, one a line:
+ *
+ *     Cannot read interface "nope0"
+ *       because: Cannot run "ip link show nope0": exit code 1: Device "nope0" does not exist.
+ *       hint: Create it first
+ */
+export function describeError(error: unknown): string {
+  const lines: string[] = [];
+  const hints: string[] = [];
+  for (let each: unknown = error, depth = 0; each !== undefined && depth < 8; depth++) {
+    lines.push(depth === 0 ? messageOf(each) : `  because: ${messageOf(each)}`);
+    if (each instanceof ClusternetError && each.hint !== undefined) hints.push(`  hint: ${each.hint}`);
+    each = each instanceof Error ? each.cause : undefined;
+  }
+  return [...lines, ...hints].join("\n");
+}
+
+/** True for an error of the system with this code, like ENOENT. */
+export function isSystemError(error: unknown, code: string): boolean {
+  return error instanceof Error && "code" in error && error.code === code;
+}
