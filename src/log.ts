@@ -12,4 +12,17 @@ export interface Logger {
   error(message: string, fields?: LogFields): void;
 }
 
-export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} };
+/** A logger that can be told secrets: a text given to `redact` never appears in any later line. */
+export interface RedactingLogger extends Logger {
+  redact(secret: string): void;
+}
+
+export const silentLogger: RedactingLogger = { debug() {}, info() {}, warn() {}, error() {}, redact() {} };
+
+export type LogLevel = "debug" | "info" | "warn" | "error";
+
+export interface LogSettings {
+  readonly format: "text" | "json";
+  /** What is below it is left out. */
+  readonly level: LogLevel;
+}
