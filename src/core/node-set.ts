@@ -1,11 +1,15 @@
 /**
  * The nodes that are known, folded from watch events, and whether they are a picture to remove by (C4.8).
  *
- * A new stream starts a new set of `current` nodes, laid over what was `carried` from before (the last file, or
- * the stream before). Until the picture of the stream is full and believed, carried nodes stay: nothing is
- * removed on a guess. A fold never changes its argument (maps are shared where nothing changed).
+ * A new stream starts a new set of `current` nodes; what was known before (from the last file, or from the
+ * stream before) is `carried` until the new stream names it. Until the picture of the stream is full and
+ * believed, carried nodes stay: nothing is removed on a guess, only by a tombstone.
+ *
+ * A fold never changes its argument, and gives it back when nothing changed; a node that comes again unchanged
+ * stays the same object, so what was computed of it stays valid. A change copies the map: 0.1 ms at 10,000
+ * nodes, less than decoding and judging cost, so nothing cleverer is needed.
  */
-import type { Node, NodeId } from "./node.ts";
+import { sameNode, type Node, type NodeId } from "./node.ts";
 
 /** One decoded WatchEvent. `nodes` are taken in first and `tombstones` after them (C2). */
 export interface NodeEvent {
@@ -35,7 +39,9 @@ export interface NodeSet {
   readonly self: NodeId;
   /** Number of the stream; 0 before the first. */
   readonly stream: number;
+  /** What the current stream has named, this node itself too. */
   readonly current: ReadonlyMap<NodeId, Node>;
+  /** What was known before and the current stream has not named: never holds a node that is in `current`. */
   readonly carried: ReadonlyMap<NodeId, Node>;
   readonly picture: Picture;
   /** The first picture that was held and not agreed with yet. */
@@ -47,14 +53,28 @@ export const shrinkFloor = 4;
 /** A held picture needs another stream's agreement at least this much later (C4.8). */
 export const holdMs = 5 * 60_000;
 
+const noNodes: ReadonlyMap<NodeId, Node> = new Map();
+
 /** The set before any Curator answered: what the last file says, or nothing. */
-export function initialNodeSet(_self: NodeId, _fromFile: readonly Node[]): NodeSet {
-  throw new Error("unwritten");
+export function initialNodeSet(self: NodeId, fromFile: readonly Node[]): NodeSet {
+  return {
+    self,
+    stream: 0,
+    current: noNodes,
+    carried: new Map(fromFile.map((node) => [node.id, node])),
+    picture: "partial",
+  };
 }
 
-/** A new stream was opened: everything known is carried. */
-export function foldStreamOpened(_set: NodeSet): NodeSet {
-  throw new Error("unwritten");
+/** A new stream was opened: everything known is carried, and a picture that was held stays remembered. */
+export function foldStreamOpened(set: NodeSet, stream: number = set.stream + 1): NodeSet {
+  return {
+    ...set,
+    stream,
+    current: noNodes,
+    carried: set.carried.size === 0 ? set.current : new Map([...set.carried, ...set.current]),
+    picture: "partial",
+  };
 }
 
 export interface FoldContext {
@@ -63,16 +83,101 @@ export interface FoldContext {
   readonly peers: ReadonlySet<NodeId>;
 }
 
-export function foldEvent(_set: NodeSet, _event: NodeEvent, _context: FoldContext): NodeSet {
-  throw new Error("unwritten");
+/**
+ * Takes in one event of the current stream. Returns `set` itself when the event changed nothing.
+ *
+ * Whether a full picture shrinks too much is decided when it is full; one that is held stays so on its stream,
+ * however long, until nothing known is absent from it any more.
+ */
+export function foldEvent(set: NodeSet, event: NodeEvent, context: FoldContext): NodeSet {
+  const current = new CopyOnWrite(set.current);
+  const carried = new CopyOnWrite(set.carried);
+  for (const node of event.nodes) {
+    const known = current.get(node.id) ?? carried.get(node.id);
+    carried.delete(node.id);
+    current.set(node.id, known !== undefined && sameNode(known, node) ? known : node);
+  }
+  for (const id of event.tombstones) {
+    current.delete(id);
+    carried.delete(id);
+  }
+  const next: NodeSet =
+    current.map === set.current && carried.map === set.carried
+      ? set
+      : { ...set, current: current.map, carried: carried.map };
+  return judgePicture(next, event.lastBacklogged, context);
 }
 
-/** All nodes to build the mesh of, this node itself left out: carried overlaid by current. */
-export function knownNodes(_set: NodeSet): readonly Node[] {
-  throw new Error("unwritten");
+/** All nodes to build the mesh of, this node itself left out: carried and current. */
+export function knownNodes(set: NodeSet): readonly Node[] {
+  return [...set.carried.values(), ...set.current.values()].filter((node) => node.id !== set.self);
 }
 
 /** This node itself as the current stream shows it. */
-export function selfNode(_set: NodeSet): Node | undefined {
-  throw new Error("unwritten");
+export function selfNode(set: NodeSet): Node | undefined {
+  return set.current.get(set.self);
+}
+
+/**
+ * Decides about the picture once it is full. A believed one lets go of everything carried.
+ *
+ * A picture that is shrunk is judged no further by time on its own stream: only another stream's full
+ * picture is a second opinion.
+ */
+function judgePicture(set: NodeSet, lastBacklogged: boolean, { nowMs, peers }: FoldContext): NodeSet {
+  switch (set.picture) {
+    case "believed":
+      return set;
+    case "partial":
+      if (!lastBacklogged) return set;
+      break;
+    case "shrunk":
+      if (set.carried.size > 0) return set;
+      break;
+    case "without-self":
+      break;
+  }
+  if (!set.current.has(set.self)) {
+    return set.picture === "without-self" ? set : { ...set, picture: "without-self" };
+  }
+  const hold = set.hold ?? { sinceMs: nowMs, stream: set.stream };
+  const agreed = hold.stream !== set.stream && nowMs - hold.sinceMs >= holdMs;
+  if (!agreed && removesTooMuch(set, peers)) return { ...set, picture: "shrunk", hold };
+  const { hold: _cleared, ...rest } = set;
+  return { ...rest, carried: noNodes, picture: "believed" };
+}
+
+function removesTooMuch({ carried }: NodeSet, peers: ReadonlySet<NodeId>): boolean {
+  if (peers.size < shrinkFloor) return false;
+  let absent = 0;
+  for (const id of carried.keys()) if (peers.has(id)) absent++;
+  return absent * 2 > peers.size;
+}
+
+/** A map that is copied at its first change; `map` is the one given while nothing changed. */
+class CopyOnWrite {
+  map: ReadonlyMap<NodeId, Node>;
+  #copy: Map<NodeId, Node> | undefined;
+
+  constructor(map: ReadonlyMap<NodeId, Node>) {
+    this.map = map;
+  }
+
+  get(id: NodeId): Node | undefined {
+    return this.map.get(id);
+  }
+
+  set(id: NodeId, node: Node): void {
+    if (this.map.get(id) !== node) this.#own().set(id, node);
+  }
+
+  delete(id: NodeId): void {
+    if (this.map.has(id)) this.#own().delete(id);
+  }
+
+  #own(): Map<NodeId, Node> {
+    this.#copy ??= new Map(this.map);
+    this.map = this.#copy;
+    return this.#copy;
+  }
 }
