@@ -21,6 +21,7 @@ if (values.control === undefined) throw new Error("Cannot start: --control is mi
 const curator = await FakeCurator.start({ listen: values.listen });
 const control = Bun.serve({
   unix: values.control,
+  error: (error) => new Response(error.message, { status: 500 }),
   async fetch(request) {
     const { method, args } = fromJson(await request.text()) as { method: string; args: unknown[] };
     if (!isRemoteMethod(method)) return new Response(`no method ${method}`, { status: 404 });

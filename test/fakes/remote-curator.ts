@@ -45,9 +45,11 @@ export function isRemoteMethod(name: string): name is RemoteMethod {
 
 /** JSON with bytes in it. */
 export function toJson(value: unknown): string {
-  return JSON.stringify(value, (_key, each: unknown) =>
-    each instanceof Uint8Array ? { $bytes: each.toBase64() } : each,
-  );
+  // `this[key]`, because a Buffer has been turned into something else by its toJSON when it comes as argument.
+  return JSON.stringify(value, function (this: Record<string, unknown>, key, each: unknown) {
+    const original = this[key];
+    return original instanceof Uint8Array ? { $bytes: original.toBase64() } : each;
+  });
 }
 
 /** What `toJson` made. */
