@@ -1,6 +1,13 @@
 /**
  * The log: one event a line on stderr, the message first, then key=value fields (or one JSON object a line).
+ *
+ * Guarantees: a line is one line and safe for a terminal whatever foreign text it shows; a text that was given
+ * to `redact` never appears; a stderr that cannot be written costs lines, never the agent.
+ *
+ * Our own because LogTape (2.4.2) is configured by one registry for the whole process, so two agents in a test
+ * would share a log, and pino writes from a worker or buffers, so that the last line before a crash is lost.
  */
+import { systemClock, type Clock } from "./async.ts";
 
 export type LogFields = Readonly<Record<string, string | number | boolean | undefined>>;
 
@@ -25,4 +32,88 @@ export interface LogSettings {
   readonly format: "text" | "json";
   /** What is below it is left out. */
   readonly level: LogLevel;
+}
+
+export const defaultLogSettings: LogSettings = { format: "text", level: "info" };
+
+const levels: readonly LogLevel[] = ["debug", "info", "warn", "error"];
+
+/** What the log does besides `Logger`: `main` prints its last words through the same redaction. */
+export interface Log extends RedactingLogger {
+  /** Writes text of several lines as it is, secrets redacted, with a line end. */
+  print(text: string): void;
+}
+
+/** A log that hands whole lines, with their line end, to `write`. `write` must not throw. */
+export function createLog(
+  settings: LogSettings,
+  write: (line: string) => void,
+  clock: Pick<Clock, "wallTime"> = systemClock,
+): Log {
+  const secrets = new Set<string>();
+  const print = (line: string): void => {
+    let shown = line;
+    for (const secret of secrets) shown = shown.replaceAll(secret, "[redacted]");
+    write(`${shown}\n`);
+  };
+  const least = levels.indexOf(settings.level);
+  const render = settings.format === "json" ? renderJsonLine : renderTextLine;
+  const at =
+    (level: LogLevel) =>
+    (message: string, fields: LogFields = {}): void => {
+      if (levels.indexOf(level) >= least) print(render(clock.wallTime(), level, message, fields));
+    };
+  return {
+    debug: at("debug"),
+    info: at("info"),
+    warn: at("warn"),
+    error: at("error"),
+    print,
+    redact: (secret) => {
+      // Nothing is between any two characters, so an empty secret would redact everything.
+      if (secret !== "") secrets.add(secret);
+    },
+  };
+}
+
+/**
+ * What moves a cursor, ends a line or turns text around: C0, DEL, C1, line separators, directions. JSON alone
+ * escapes only the first.
+ */
+// oxlint-disable-next-line no-control-regex -- finding control characters is the purpose
+const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+const shortEscapes: Readonly<Record<string, string>> = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+function escapeUnsafe(text: string): string {
+  return text.replace(
+    unsafe,
+    (character) => shortEscapes[character] ?? `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
+}
+
+function renderTextLine(time: Date, level: LogLevel, message: string, fields: LogFields): string {
+  let line = `${time.toISOString()} ${level.toUpperCase().padEnd(5)} ${escapeUnsafe(message)}`;
+  for (const [key, value] of Object.entries(fields)) {
+    if (value !== undefined) line += ` ${key}=${renderTextValue(String(value))}`;
+  }
+  return line;
+}
+
+function renderTextValue(value: string): string {
+  // Bare only when nobody can take it for something else: a space, a quote or = would read as another field.
+  return /^[^\s"=\\]+$/.test(value) && escapeUnsafe(value) === value
+    ? value
+    : escapeUnsafe(JSON.stringify(value));
+}
+
+const ownKeys: ReadonlySet<string> = new Set(["time", "level", "message"]);
+
+function renderJsonLine(time: Date, level: LogLevel, message: string, fields: LogFields): string {
+  const line: Record<string, unknown> = { time: time.toISOString(), level, message };
+  for (const [key, value] of Object.entries(fields)) {
+    line[ownKeys.has(key) ? `${key}_` : key] =
+      typeof value === "number" && !Number.isFinite(value) ? String(value) : value;
+  }
+  return escapeUnsafe(JSON.stringify(line));
 }
