@@ -6,8 +6,22 @@
  * one of the right form that cannot be used is a SettingsError (exit 78). What only the host can tell (key file,
  * interface, credentials) is found by the commands.
  */
-import type { NodeId } from "./core/node.ts";
-import type { Address, Prefix } from "./core/prefix.ts";
+import * as v from "valibot";
+import type { CuratorOptions } from "./commands/curator.ts";
+import type { NodeCommandOptions } from "./commands/node.ts";
+import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
+import {
+  type Address,
+  type Prefix,
+  containsAddress,
+  overlaps,
+  parseAddress,
+  parsePrefix,
+  unusableReason,
+} from "./core/prefix.ts";
+import { quote } from "./core/problem.ts";
+import { ClusternetError, SettingsError, UsageError } from "./errors.ts";
+import { socketPath } from "./host/files.ts";
 import type { LogSettings } from "./log.ts";
 
 /** A flag as it was given. */
@@ -69,6 +83,409 @@ export interface StatusSettings extends PlaceSettings {
   readonly check: boolean;
 }
 
-export function parseRunSettings(_given: GivenFlags): RunSettings {
-  throw new Error("unwritten");
+export interface CuratorSettings {
+  readonly log: LogSettings;
+  readonly options: CuratorOptions;
+}
+
+/** TCP port of a Curator when none is written. */
+const curatorPort = 7835;
+/** UDP port of WireGuard. */
+const defaultListenPort = 7838;
+/** A timer cannot wait longer: 2^31 - 1 milliseconds. */
+const maxTimerSeconds = 2_147_483;
+/** IPv6 asks this of every link; below it the kernel drops the IPv6 routes of the interface. */
+const minIpv6Mtu = 1280;
+
+/** Networks that a mesh can never be: this host's own, the link's, groups. */
+const neverClusterNet = ["127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::1/128", "fe80::/10", "ff00::/8"];
+
+/** What is wrong with a value, without naming it: "found, expected …". */
+class FormError extends Error {}
+
+/** A text as its value by `parse`; whatever that throws becomes the issue's message. */
+function text<T>(parse: (text: string) => T) {
+  return v.pipe(
+    v.string(),
+    v.rawTransform<string, T>(({ dataset, addIssue, NEVER }) => {
+      try {
+        return parse(dataset.value);
+      } catch (error) {
+        if (!(error instanceof FormError || error instanceof ClusternetError)) throw error;
+        addIssue({ message: formMessage(dataset.value, error) });
+        return NEVER;
+      }
+    }),
+  );
+}
+
+/** One line of an error: the hint in brackets, and without naming the value a second time. */
+function formMessage(value: string, error: Error): string {
+  const hint = error instanceof ClusternetError && error.hint !== undefined ? ` (${error.hint})` : "";
+  const found = error.message.indexOf(`${quote(value)}: `);
+  return (found < 0 ? error.message : error.message.slice(found + quote(value).length + 2)) + hint;
+}
+
+function wholeNumber(least: number, most: number) {
+  return (found: string): number => {
+    const value = /^(0|[1-9][0-9]{0,9})$/.test(found) ? Number(found) : Number.NaN;
+    if (value >= least && value <= most) return value;
+    throw new FormError(`expected a whole number from ${least} to ${most}`);
+  };
+}
+
+function oneOf<const T extends string>(...choices: readonly T[]) {
+  return (found: string): T => {
+    const choice = choices.find((each) => each === found);
+    if (choice !== undefined) return choice;
+    throw new FormError(`expected ${choices.slice(0, -1).join(", ")} or ${choices.at(-1)}`);
+  };
+}
+
+function orWord<const W extends string, T>(word: W, parse: (text: string) => T) {
+  return (found: string): T | W => (found === word ? word : parse(found));
+}
+
+function parseSwitch(found: string): boolean {
+  if (found === "1" || found === "true") return true;
+  if (found === "0" || found === "false") return false;
+  throw new FormError("expected 1, 0, true or false");
+}
+
+function parseDirectory(found: string): string {
+  if (found === "" || found.includes("\0")) throw new FormError("expected the path of a directory");
+  return found;
+}
+
+function parseInterfaceName(found: string): string {
+  if (/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(found) && !["all", "default", "lo"].includes(found)) {
+    return found;
+  }
+  throw new FormError(
+    "expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo",
+  );
+}
+
+/** A node ID, as flag or argument. Throws ClusternetError. */
+function parseNodeId(found: string): NodeId {
+  const id = asNodeId(found);
+  if (id === undefined) throw new ClusternetError(nodeIdProblem(found));
+  return id;
+}
+
+const hostLabel = /^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$/;
+
+function isHostName(host: string): boolean {
+  const labels = host.replace(/\.$/, "").split(".");
+  // A name that ends in a number is an IPv4 address to the resolver, and this one would have been parsed as one.
+  return (
+    host.length <= 253 &&
+    labels.every((label) => hostLabel.test(label)) &&
+    !/^[0-9]+$/.test(labels.at(-1) ?? "")
+  );
+}
+
+/**
+ * HOST:PORT, HOST, [IPV6]:PORT or [IPV6]. An IPv6 address without brackets is refused, since its last group
+ * could be meant as the port.
+ */
+function hostPort(leastPort: number) {
+  return (found: string): HostPort => {
+    const match = /^(?:\[([^\]]*)\]|([^:[\]]*))(?::([^:]*))?$/.exec(found);
+    const bracketed = match?.[1];
+    const plain = match?.[2];
+    if (match === null || (bracketed === undefined && plain === undefined)) {
+      const bare = addressOrNone(found);
+      const example = bare === undefined ? "" : ` (write [${bare.text}]:${curatorPort})`;
+      throw new FormError(`expected HOST:PORT, with an IPv6 address in brackets${example}`);
+    }
+    const portText = match[3];
+    let port = curatorPort;
+    if (portText !== undefined) {
+      port = /^(0|[1-9][0-9]{0,4})$/.test(portText) ? Number(portText) : Number.NaN;
+      if (!(port >= leastPort && port <= 65535)) {
+        throw new FormError(`port is ${quote(portText)}, expected ${leastPort} to 65535`);
+      }
+    }
+    const host = bracketed ?? plain ?? "";
+    const address = addressOrNone(host);
+    const rightFamily = bracketed === undefined ? address?.family !== 6 : address?.family === 6;
+    if (!rightFamily || (address === undefined && !isHostName(host))) {
+      const expected =
+        bracketed === undefined ? "a host name or an IP address" : "an IPv6 address in the brackets";
+      throw new FormError(`host is ${quote(host)}, expected ${expected}`);
+    }
+    const canonical = address?.text ?? host;
+    return {
+      host: canonical,
+      ...(address === undefined ? {} : { address }),
+      port,
+      text: address?.family === 6 ? `[${canonical}]:${port}` : `${canonical}:${port}`,
+    };
+  };
+}
+
+function addressOrNone(found: string): Address | undefined {
+  try {
+    return parseAddress(found);
+  } catch (error) {
+    // Not an address is an answer here: it can still be a host name.
+    if (error instanceof ClusternetError) return undefined;
+    throw error;
+  }
+}
+
+const placeEntries = {
+  "data-dir": v.optional(text(parseDirectory), "/var/lib/clusternet"),
+  interface: v.optional(text(parseInterfaceName), "clusternet"),
+};
+const logEntries = {
+  "log-format": v.optional(text(oneOf("text", "json")), "text"),
+  "log-level": v.optional(text(oneOf("debug", "info", "warn", "error")), "info"),
+};
+const switchEntry = v.optional(text(parseSwitch), "false");
+const clusterNetEntries = {
+  "cluster-net": v.optional(v.array(text(parsePrefix)), ["10.192.0.0/11"]),
+  insecure: switchEntry,
+  "insecure-anywhere": switchEntry,
+};
+
+const placeSchema = v.object(placeEntries);
+const statusSchema = v.object({ ...placeEntries, json: switchEntry, check: switchEntry });
+
+const runSchema = v.object({
+  ...placeEntries,
+  ...logEntries,
+  ...clusterNetEntries,
+  curator: v.optional(v.array(text(hostPort(1))), []),
+  "node-id": v.optional(text(parseNodeId)),
+  "listen-port": v.optional(text(wholeNumber(1, 65535)), `${defaultListenPort}`),
+  "pod-prefix": v.optional(v.array(text(parsePrefix)), []),
+  "external-address": v.optional(text(orWord("auto", parseAddress)), "auto"),
+  "report-status": v.optional(text(oneOf("auto", "on", "off")), "auto"),
+  mtu: v.optional(text(orWord("auto", wholeNumber(576, 65535))), "auto"),
+  wireguard: v.optional(text(oneOf("kernel", "userspace", "auto")), "auto"),
+  keepalive: v.optional(text(orWord("off", wholeNumber(1, 65535))), "off"),
+  resync: v.optional(text(wholeNumber(1, maxTimerSeconds)), "30"),
+  once: switchEntry,
+  timeout: v.optional(text(wholeNumber(1, maxTimerSeconds)), "30"),
+  "dry-run": switchEntry,
+});
+
+const curatorSchema = v.object({
+  ...logEntries,
+  ...clusterNetEntries,
+  listen: v.optional(text(hostPort(0)), `127.0.0.1:${curatorPort}`),
+  "data-dir": v.optional(text(parseDirectory), "/var/lib/clusternet-curator"),
+  store: v.optional(text(oneOf("sqlite", "memory")), "sqlite"),
+});
+
+const nodeSchema = v.object({ "data-dir": curatorSchema.entries["data-dir"] });
+
+/** Flags of one command by its schema; the schema's arrays are the repeatable ones. Throws UsageError. */
+function parseFlags<S extends v.ObjectSchema<v.ObjectEntries, undefined>>(
+  schema: S,
+  given: GivenFlags,
+): v.InferOutput<S> {
+  const input: Record<string, unknown> = {};
+  for (const [name, { texts }] of given) {
+    const entry = schema.entries[name];
+    const many = entry?.type === "optional" && "wrapped" in entry && isArraySchema(entry.wrapped);
+    input[name] = many ? texts : texts[0];
+  }
+  const result = v.safeParse(schema, input, { abortEarly: true });
+  if (result.success) return result.output;
+  const [issue] = result.issues;
+  const [flag, index] = (issue.path ?? []).map((item) => item.key);
+  const origin = originOf(given, String(flag));
+  const found = given.get(String(flag))?.texts[typeof index === "number" ? index : 0] ?? "";
+  throw new UsageError(`Cannot use ${origin} ${quote(found)}: ${issue.message}`);
+}
+
+function isArraySchema(schema: unknown): boolean {
+  return typeof schema === "object" && schema !== null && "type" in schema && schema.type === "array";
+}
+
+/** How a message names a flag: as it was given, else as a flag. */
+function originOf(given: GivenFlags, name: string): string {
+  return given.get(name)?.origin ?? `--${name}`;
+}
+
+/** Settings of `down` and `pubkey`. Throws UsageError, SettingsError. */
+export function parsePlaceSettings(given: GivenFlags): PlaceSettings {
+  return placeOf(parseFlags(placeSchema, given));
+}
+
+/** Settings of `status`. Throws UsageError, SettingsError. */
+export function parseStatusSettings(given: GivenFlags): StatusSettings {
+  const flags = parseFlags(statusSchema, given);
+  return { ...placeOf(flags), json: flags.json, check: flags.check };
+}
+
+/** Options of `node list`, `node remove` and `node allow`. Throws UsageError. */
+export function parseNodeSettings(given: GivenFlags): NodeCommandOptions {
+  return { dataDir: parseFlags(nodeSchema, given)["data-dir"] };
+}
+
+/** The argument of `node remove` and `node allow`. Throws UsageError. */
+export function parseNodeArgument(found: string): NodeId {
+  const id = asNodeId(found);
+  if (id === undefined) throw new UsageError(nodeIdProblem(found));
+  return id;
+}
+
+/** Settings of `curator`. Throws UsageError, SettingsError. */
+export function parseCuratorSettings(given: GivenFlags): CuratorSettings {
+  const flags = parseFlags(curatorSchema, given);
+  const clusterNets = checkClusterNets(flags["cluster-net"], given);
+  requireInsecure(flags.insecure, "curator");
+  if (!flags["insecure-anywhere"]) requireLoopback([flags.listen], given, "listen");
+  return {
+    log: { format: flags["log-format"], level: flags["log-level"] },
+    options: {
+      listen: { host: flags.listen.host, port: flags.listen.port },
+      dataDir: flags["data-dir"],
+      store: flags.store,
+      clusterNets,
+      insecure: flags.insecure,
+      insecureAnywhere: flags["insecure-anywhere"],
+    },
+  };
+}
+
+/** Settings of `run`. Throws UsageError, SettingsError. */
+export function parseRunSettings(given: GivenFlags): RunSettings {
+  const flags = parseFlags(runSchema, given);
+  const nodeId = flags["node-id"];
+  if (flags.curator.length === 0) {
+    throw new UsageError("Cannot run without --curator: none was given, expected at least one HOST:PORT");
+  }
+  requireInsecure(flags.insecure, "run");
+  if (nodeId === undefined) {
+    throw new UsageError("Cannot run without --node-id: with --insecure no certificate names this node");
+  }
+  if (!flags["insecure-anywhere"]) requireLoopback(flags.curator, given, "curator");
+  for (const name of ["dry-run", "timeout"]) {
+    if (!flags.once && (name === "timeout" ? given.has(name) : flags["dry-run"])) {
+      throw new UsageError(
+        `Cannot use ${originOf(given, name)} without --once: \`run\` goes on until it is stopped`,
+      );
+    }
+  }
+  const clusterNets = checkClusterNets(flags["cluster-net"], given);
+  checkExternalAddress(flags["external-address"], clusterNets, given);
+  checkMtu(flags.mtu, clusterNets, given);
+  return {
+    ...placeOf(flags),
+    ...chooseCurators(flags.curator, clusterNets),
+    log: { format: flags["log-format"], level: flags["log-level"] },
+    nodeId,
+    insecure: true,
+    clusterNets,
+    listenPort: flags["listen-port"],
+    podPrefixes: flags["pod-prefix"],
+    externalAddress: flags["external-address"],
+    reportStatus: flags["report-status"],
+    mtu: flags.mtu,
+    wireguard: flags.wireguard,
+    ...(flags.keepalive === "off" ? {} : { keepaliveSeconds: flags.keepalive }),
+    resyncSeconds: flags.resync,
+    ...(flags.once ? { once: { timeoutSeconds: flags.timeout, dryRun: flags["dry-run"] } } : {}),
+  };
+}
+
+function placeOf(flags: v.InferOutput<typeof placeSchema>): PlaceSettings {
+  // The socket's path is what limits the length of a data directory's: better said now than when it is bound.
+  socketPath(flags["data-dir"], flags.interface);
+  return { dataDirectory: flags["data-dir"], interfaceName: flags.interface };
+}
+
+function requireInsecure(insecure: boolean, command: "run" | "curator"): void {
+  if (insecure) return;
+  throw new UsageError(
+    `Cannot ${command === "run" ? "run" : "serve"} with TLS: it is not yet in this version, expected --insecure`,
+  );
+}
+
+function requireLoopback(hosts: readonly HostPort[], given: GivenFlags, name: string): void {
+  const loopback = [parsePrefix("127.0.0.0/8"), parsePrefix("::1/128")];
+  for (const host of hosts) {
+    const { address } = host;
+    if (address !== undefined && loopback.some((network) => containsAddress(network, address))) continue;
+    throw new UsageError(
+      `Cannot use ${originOf(given, name)} ${quote(host.text)} with --insecure: expected an address in 127.0.0.0/8 ` +
+        "or ::1 (--insecure-anywhere allows any)",
+    );
+  }
+}
+
+function checkClusterNets(nets: readonly Prefix[], given: GivenFlags): readonly Prefix[] {
+  const origin = originOf(given, "cluster-net");
+  for (const family of [4, 6] as const) {
+    const same = nets.filter((net) => net.family === family);
+    if (same.length > 1) {
+      throw new UsageError(
+        `Cannot use ${origin} ${same.map((net) => quote(net.text)).join(" and ")}: expected one IPv${family} network at most`,
+      );
+    }
+  }
+  for (const net of nets) {
+    if (net.length === 0) {
+      throw new SettingsError(
+        `Cannot use ${origin} ${quote(net.text)}: it is every address, expected a part`,
+        {
+          hint: "A ClusterNet is routed into the mesh as a whole, so it must leave the underlay out",
+        },
+      );
+    }
+    const never = neverClusterNet.map(parsePrefix).find((each) => overlaps(each, net));
+    if (never !== undefined) {
+      throw new SettingsError(
+        `Cannot use ${origin} ${quote(net.text)}: it overlaps ${never.text}, which is never routed into a mesh`,
+      );
+    }
+  }
+  return nets;
+}
+
+function checkExternalAddress(
+  address: Address | "auto",
+  clusterNets: readonly Prefix[],
+  given: GivenFlags,
+): void {
+  if (address === "auto") return;
+  const inside = clusterNets.find((net) => containsAddress(net, address));
+  const reason = inside === undefined ? unusableReason(address) : `inside ClusterNet ${inside.text}`;
+  if (reason === undefined) return;
+  throw new SettingsError(
+    `Cannot use ${originOf(given, "external-address")} ${quote(address.text)}: it is ${reason}`,
+    { hint: "Give the address at which other nodes reach this one outside the mesh" },
+  );
+}
+
+function checkMtu(mtu: number | "auto", clusterNets: readonly Prefix[], given: GivenFlags): void {
+  const ipv6 = clusterNets.find((net) => net.family === 6);
+  if (mtu === "auto" || ipv6 === undefined || mtu >= minIpv6Mtu) return;
+  throw new SettingsError(
+    `Cannot use ${originOf(given, "mtu")} "${mtu}": ClusterNet ${ipv6.text} is IPv6, which needs ${minIpv6Mtu} or more`,
+  );
+}
+
+/** A Curator inside ClusterNet would be reached through the mesh that it describes, so it is left out. */
+function chooseCurators(
+  all: readonly HostPort[],
+  clusterNets: readonly Prefix[],
+): Pick<RunSettings, "curators" | "unusableCurators"> {
+  const isInside = ({ address }: HostPort): boolean =>
+    address !== undefined && clusterNets.some((net) => containsAddress(net, address));
+  const distinct = all.filter((each, index) => all.findIndex(({ text }) => text === each.text) === index);
+  const curators = distinct.filter((each) => !isInside(each));
+  const unusableCurators = distinct.filter(isInside);
+  if (curators.length === 0) {
+    throw new SettingsError(
+      `Cannot use Curator ${unusableCurators.map(({ text }) => quote(text)).join(", ")}: inside ClusterNet`,
+      { hint: "Give an address outside ClusterNet: the way to the Curator must not lead through the mesh" },
+    );
+  }
+  return { curators, unusableCurators };
 }

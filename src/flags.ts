@@ -1,0 +1,233 @@
+/**
+ * Every command's flags as one table: what the command line is built from, `--help` prints, and the environment
+ * is read by.
+ *
+ * Only the outer form lives here (takes a value, may come twice, is a switch). What a value may be is decided in
+ * src/settings.ts, so that a flag and its environment variable cannot be judged differently.
+ */
+import { UsageError } from "./errors.ts";
+import { quote } from "./core/problem.ts";
+import type { GivenFlag, GivenFlags } from "./settings.ts";
+
+export interface FlagSpec {
+  /** Without dashes. */
+  readonly name: string;
+  /** What stands for the value in help; absent: a switch. */
+  readonly value?: string;
+  /** What the bare flag means, when its value may be left out. */
+  readonly bare?: string;
+  readonly repeatable?: true;
+  readonly about: string;
+  /** As help shows it. Values themselves default in src/settings.ts. */
+  readonly shownDefault?: string;
+  /** Part of the contract, not of this version: named, refused and left out of help. */
+  readonly later?: string;
+}
+
+const dataDir: FlagSpec = {
+  name: "data-dir",
+  value: "DIR",
+  about: "key, configuration and state of this node",
+  shownDefault: "/var/lib/clusternet",
+};
+const interfaceName: FlagSpec = {
+  name: "interface",
+  value: "NAME",
+  about: "WireGuard interface of the mesh",
+  shownDefault: "clusternet",
+};
+const curatorDataDir: FlagSpec = {
+  name: "data-dir",
+  value: "DIR",
+  about: "what the Curator knows",
+  shownDefault: "/var/lib/clusternet-curator",
+};
+const clusterNet: FlagSpec = {
+  name: "cluster-net",
+  value: "CIDR",
+  repeatable: true,
+  about: "ClusterNet; once per address family, any value replaces the default",
+  shownDefault: "10.192.0.0/11",
+};
+const insecure: FlagSpec = { name: "insecure", about: "no TLS; only for loopback addresses" };
+const insecureAnywhere: FlagSpec = {
+  name: "insecure-anywhere",
+  about: "with --insecure: allow any address. Who can reach it can change the mesh",
+};
+const logFlags: readonly FlagSpec[] = [
+  { name: "log-format", value: "text|json", about: "form of the log on stderr", shownDefault: "text" },
+  {
+    name: "log-level",
+    value: "LEVEL",
+    about: "debug, info, warn or error; what is below is left out",
+    shownDefault: "info",
+  },
+];
+const tls = "TLS";
+const tlsFlags: readonly FlagSpec[] = [
+  { name: "ca", value: "FILE", about: "cluster CA", later: tls },
+  { name: "cert", value: "FILE", about: "node certificate", later: tls },
+  { name: "key", value: "FILE", about: "key of the certificate", later: tls },
+];
+
+export const placeFlags: readonly FlagSpec[] = [dataDir, interfaceName];
+
+export const statusFlags: readonly FlagSpec[] = [
+  ...placeFlags,
+  { name: "json", about: "one JSON object, for programs" },
+  { name: "check", about: "exit 3 when there is a problem or no agent runs" },
+];
+
+export const runFlags: readonly FlagSpec[] = [
+  {
+    name: "curator",
+    value: "HOST:PORT",
+    repeatable: true,
+    about: "a Curator of the cluster; at least one; port 7835 when left out; IPv6 in brackets",
+  },
+  { name: "node-id", value: "ID", about: "this node's ID; needed without TLS" },
+  dataDir,
+  interfaceName,
+  ...tlsFlags,
+  { name: "curator-id", value: "ID", repeatable: true, about: "accepted Curators", later: tls },
+  insecure,
+  insecureAnywhere,
+  clusterNet,
+  {
+    name: "listen-port",
+    value: "PORT",
+    about: "UDP port of WireGuard, also assumed for every peer",
+    shownDefault: "7838",
+  },
+  { name: "pod-prefix", value: "CIDR", repeatable: true, about: "a pod prefix of this node" },
+  {
+    name: "kubeconfig",
+    value: "FILE",
+    about: "Kubernetes API",
+    later: "taking pod prefixes from Kubernetes",
+  },
+  {
+    name: "kubernetes-node",
+    value: "NAME",
+    about: "Node object",
+    later: "taking pod prefixes from Kubernetes",
+  },
+  {
+    name: "external-address",
+    value: "ADDR|auto",
+    about: "address at which other nodes reach this one; auto: the source address towards the Curator",
+    shownDefault: "auto",
+  },
+  {
+    name: "report-status",
+    value: "auto|on|off",
+    bare: "on",
+    about: "report the external address to the Curator; auto: when nobody else does; the bare flag means on",
+    shownDefault: "auto",
+  },
+  {
+    name: "mtu",
+    value: "N|auto",
+    about: "MTU of the interface; auto: that of the underlay less 80",
+    shownDefault: "auto",
+  },
+  {
+    name: "wireguard",
+    value: "kernel|userspace|auto",
+    about:
+      "implementation; userspace starts wireguard-go; auto: what is there, else the kernel's when it can",
+    shownDefault: "auto",
+  },
+  { name: "keepalive", value: "SECONDS", about: "PersistentKeepalive for every peer", shownDefault: "off" },
+  {
+    name: "resync",
+    value: "SECONDS",
+    about: "how often the host is compared with the wanted mesh",
+    shownDefault: "30",
+  },
+  { name: "once", about: "wait for the full picture, apply, announce, exit" },
+  { name: "timeout", value: "SECONDS", about: "with --once: how long it may take", shownDefault: "30" },
+  { name: "dry-run", about: "with --once: print the file and the steps, change nothing" },
+  { name: "listen", value: "HOST:PORT", about: "HTTP", later: "metrics over HTTP" },
+  { name: "peer-metrics", about: "per-peer series", later: "metrics over HTTP" },
+  ...logFlags,
+];
+
+export const curatorFlags: readonly FlagSpec[] = [
+  { name: "listen", value: "HOST:PORT", about: "address to serve on", shownDefault: "127.0.0.1:7835" },
+  curatorDataDir,
+  {
+    name: "store",
+    value: "sqlite|memory",
+    about: "sqlite: one file in the data directory; memory: forgotten at the end, for tests",
+    shownDefault: "sqlite",
+  },
+  clusterNet,
+  ...tlsFlags,
+  insecure,
+  insecureAnywhere,
+  ...logFlags,
+];
+
+export const nodeFlags: readonly FlagSpec[] = [curatorDataDir];
+
+/** Prefix of the environment variables of the Curator's commands, so that both can share one environment. */
+export const curatorVariables = "CLUSTERNET_CURATOR_";
+/** Prefix of the environment variables of all other commands. */
+export const agentVariables = "CLUSTERNET_";
+
+/** Name of the environment variable that stands for a flag. */
+export function variableOf(spec: FlagSpec, variables: string): string {
+  return variables + spec.name.toUpperCase().replaceAll("-", "_");
+}
+
+/** Flags as the command line gave them: every occurrence's text, a switch as "true". */
+export type Occurrences = ReadonlyMap<string, readonly string[]>;
+
+/**
+ * Joins command line and environment: flags win, an empty variable is unset, a repeatable one is split at commas.
+ * Throws UsageError for a flag given twice that is not repeatable, and for one that a later version brings.
+ */
+export function collectFlags(
+  specs: readonly FlagSpec[],
+  occurrences: Occurrences,
+  environment: Readonly<Record<string, string | undefined>>,
+  variables: string,
+): GivenFlags {
+  const given = new Map<string, GivenFlag>();
+  for (const spec of specs) {
+    const flag = givenFlag(
+      spec,
+      occurrences.get(spec.name),
+      environment[variableOf(spec, variables)],
+      variables,
+    );
+    if (flag === undefined) continue;
+    if (spec.later !== undefined) {
+      throw new UsageError(`Cannot use ${flag.origin}: ${spec.later} is not yet in this version`);
+    }
+    given.set(spec.name, flag);
+  }
+  return given;
+}
+
+function givenFlag(
+  spec: FlagSpec,
+  texts: readonly string[] | undefined,
+  variable: string | undefined,
+  variables: string,
+): GivenFlag | undefined {
+  if (texts !== undefined) {
+    const origin = `--${spec.name}`;
+    if (texts.length > 1 && spec.repeatable !== true) {
+      const found = spec.value === undefined ? "" : `, as ${texts.map((text) => quote(text)).join(" and ")}`;
+      throw new UsageError(`Cannot use ${origin}: given ${texts.length} times${found}, expected once`);
+    }
+    return { origin, texts };
+  }
+  if (variable === undefined || variable === "") return undefined;
+  return {
+    origin: variableOf(spec, variables),
+    texts: spec.repeatable === true ? variable.split(",") : [variable],
+  };
+}
