@@ -1,0 +1,104 @@
+/**
+ * What this node itself claims, as it changes: external address, pod prefixes, MTU.
+ */
+import type { Value, Watched } from "./async.ts";
+import { planAnnouncement, type OwnClaim } from "./core/announcement.ts";
+import type { PublicKey } from "./core/key.ts";
+import type { NodeId } from "./core/node.ts";
+import { containsAddress, parseAddress, unusableReason, type Address, type Prefix } from "./core/prefix.ts";
+import type { Problem } from "./core/problem.ts";
+import { messageOf } from "./errors.ts";
+import type { Prefixes } from "./prefixes.ts";
+
+/** What the library's users tell of the network: as of the Go package, the external address and no more. */
+export interface NetworkStatus {
+  /** Of this node, as text in any spelling; absent while there is none. */
+  readonly externalAddress?: string;
+}
+
+/** The newest of everything that this node says of itself. */
+export interface Own {
+  readonly externalAddress?: Address;
+  readonly claim: OwnClaim;
+  /** Of the mesh interface. */
+  readonly mtu: number;
+  readonly problems: readonly Problem[];
+}
+
+export interface OwnSettings {
+  readonly self: NodeId;
+  readonly publicKey: PublicKey;
+  readonly clusterNets: readonly Prefix[];
+}
+
+export interface OwnSources {
+  readonly podNetwork: Watched<Prefixes | undefined>;
+  readonly network: Watched<NetworkStatus | undefined>;
+  readonly mtu: Watched<{ readonly mtu: number; readonly problems: readonly Problem[] }>;
+}
+
+/** What the sources say now. */
+export function readOwn(settings: OwnSettings, sources: OwnSources): Own {
+  const { mtu, problems: mtuProblems } = sources.mtu.get();
+  const address = decodeExternalAddress(settings, sources.network.get());
+  const externalAddress = "address" in address ? address.address : undefined;
+  const claim = planAnnouncement({
+    self: settings.self,
+    publicKey: settings.publicKey,
+    clusterNets: settings.clusterNets,
+    podPrefixes: [...(sources.podNetwork.get() ?? [])],
+    ...(externalAddress === undefined ? {} : { externalAddress }),
+  });
+  return {
+    claim,
+    mtu,
+    problems: [...claim.problems, ...mtuProblems, ...("problem" in address ? [address.problem] : [])],
+    ...(externalAddress === undefined ? {} : { externalAddress }),
+  };
+}
+
+/** Follows the sources until `signal` aborts; sets `own` only when something differs. */
+export async function followOwn(
+  settings: OwnSettings,
+  sources: OwnSources,
+  own: Value<Own>,
+  signal: AbortSignal,
+): Promise<void> {
+  const follow = async (source: Watched<unknown>): Promise<void> => {
+    for await (const _changed of source.watch(signal)) {
+      const next = readOwn(settings, sources);
+      if (!sameOwn(own.get(), next)) own.set(next);
+    }
+  };
+  await Promise.all([follow(sources.podNetwork), follow(sources.network), follow(sources.mtu)]);
+}
+
+function decodeExternalAddress(
+  { self, clusterNets }: OwnSettings,
+  network: NetworkStatus | undefined,
+): { readonly address: Address | undefined } | { readonly problem: Problem } {
+  if (network?.externalAddress === undefined) return { address: undefined };
+  try {
+    const address = parseAddress(network.externalAddress);
+    const reason =
+      unusableReason(address) ??
+      (clusterNets.some((net) => containsAddress(net, address)) ? "inside ClusterNet" : undefined);
+    if (reason === undefined) return { address };
+    const message = `Cannot use this node's external address ${address.text}: ${reason}`;
+    return { problem: { kind: "address-invalid", nodeId: self, message } };
+  } catch (error) {
+    return { problem: { kind: "address-invalid", nodeId: self, message: messageOf(error) } };
+  }
+}
+
+function sameOwn(a: Own, b: Own): boolean {
+  const text = ({ claim, mtu, externalAddress, problems }: Own): string =>
+    JSON.stringify([
+      mtu,
+      externalAddress?.text,
+      claim.announcement.prefixes.map((each) => each.text),
+      claim.loopbackAddresses.map((each) => each.text),
+      problems,
+    ]);
+  return text(a) === text(b);
+}

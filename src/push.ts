@@ -1,0 +1,226 @@
+/**
+ * push: what this node claims, told to the Curator until it holds.
+ *
+ * One loop with a bell, as pull: it announces when what is wanted differs from what was last accepted, and again
+ * when the Curator's picture shows this node otherwise than announced (C4.2). Every refusal is tried again with
+ * backoff and reported. Stopping withdraws nothing: the announcement stays at the Curator (C4.11).
+ */
+import { Backoff, Bell, Value, announceBackoff, type Clock, type Watched } from "./async.ts";
+import { isAnnounced, type Announcement } from "./core/announcement.ts";
+import type { Node, NodeId } from "./core/node.ts";
+import type { Address } from "./core/prefix.ts";
+import type { CuratorConnection } from "./curator/connection.ts";
+import { CuratorError, messageOf } from "./errors.ts";
+import type { Logger } from "./log.ts";
+import type { Own } from "./own.ts";
+import type { ProblemLog } from "./problem-log.ts";
+import type { PullState } from "./pull.ts";
+
+/** gRPC status FAILED_PRECONDITION: to an announcement a Curator answers it while it has no status of the node (C2). */
+const failedPrecondition = 9;
+/** `auto` reports the status itself when the Curator has missed one for this long (C5). */
+const missingStatusMs = 10_000;
+/** Somebody else announces for this node: so many reversals in so long a time (C8) … */
+const contestedReversals = 3;
+const contestedWindowMs = 5 * 60_000;
+/** … and then it is announced again only this often. */
+const contestedPauseMs = 10 * 60_000;
+
+export interface PushSettings {
+  readonly self: NodeId;
+  readonly reportStatus: "auto" | "on" | "off";
+}
+
+export interface PushParts {
+  readonly own: Watched<Own>;
+  readonly pull: Watched<PullState>;
+  readonly connection: Watched<CuratorConnection | undefined>;
+  readonly problems: ProblemLog;
+  readonly log: Logger;
+  readonly clock: Clock;
+}
+
+export interface PushState {
+  /** As last accepted. */
+  readonly announced?: Announcement;
+  readonly announcedAt?: Date;
+}
+
+/** Which sight of this node in the picture an announcement was made after. */
+interface Sight {
+  readonly stream: number;
+  readonly node: Node | undefined;
+}
+
+export class Push {
+  readonly state = new Value<PushState>({});
+  readonly #settings: PushSettings;
+  readonly #parts: PushParts;
+  readonly #bell = new Bell();
+  readonly #backoff: Backoff;
+  #retryAtMs = 0;
+  #accepted: { readonly key: string; readonly sight: Sight } | undefined;
+  #reported: string | undefined;
+  #reporting: boolean;
+  #missingStatusSinceMs: number | undefined;
+  #reversalsMs: readonly number[] = [];
+
+  constructor(settings: PushSettings, parts: PushParts) {
+    this.#settings = settings;
+    this.#parts = parts;
+    this.#reporting = settings.reportStatus === "on";
+    this.#backoff = new Backoff(announceBackoff, parts.clock);
+  }
+
+  /** Until `signal` aborts. Never throws for what the Curator answers. */
+  async run(signal: AbortSignal): Promise<void> {
+    const ring = async (source: Watched<unknown>, newStart: boolean): Promise<void> => {
+      for await (const _changed of source.watch(signal)) {
+        // Another Curator, or something else to say, is worth a try at once.
+        if (newStart) this.#retryAtMs = 0;
+        this.#bell.poke();
+      }
+    };
+    const { own, pull, connection } = this.#parts;
+    await Promise.all([ring(own, true), ring(connection, true), ring(pull, false), this.#loop(signal)]);
+  }
+
+  async #loop(signal: AbortSignal): Promise<void> {
+    const { clock, connection } = this.#parts;
+    while (!signal.aborted) {
+      const current = connection.get();
+      const waitMs = this.#retryAtMs - clock.nowMs();
+      if (current !== undefined && waitMs <= 0) await this.#turn(current, signal);
+      const nextMs = this.#retryAtMs - clock.nowMs();
+      await this.#bell.wait(nextMs > 0 ? nextMs : Infinity, signal, clock);
+    }
+  }
+
+  /** Reports and announces what is due over this connection. Sets when to try again if anything failed. */
+  async #turn(connection: CuratorConnection, signal: AbortSignal): Promise<void> {
+    const { own, pull, problems, clock } = this.#parts;
+    const { externalAddress, claim } = own.get();
+    try {
+      await this.#reportIfDue(connection, externalAddress, signal);
+      const sight: Sight = { stream: pull.get().stream, node: pull.get().selfNode };
+      if (this.#isDue(claim.announcement, sight))
+        await this.#announce(connection, claim.announcement, sight, signal);
+      this.#backoff.reset();
+      this.#missingStatusSinceMs = undefined;
+      problems.replace("push", []);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#refused(error);
+      this.#retryAtMs = clock.nowMs() + this.#backoff.next();
+    }
+  }
+
+  async #reportIfDue(
+    connection: CuratorConnection,
+    externalAddress: Address | undefined,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { pull, log, clock } = this.#parts;
+    const { heardOut, selfStatus } = pull.get();
+    // Not before this node's status was watched, or is known not to be there: the rest of it is sent back.
+    if (!this.#reporting || externalAddress === undefined || !(heardOut || selfStatus !== undefined)) return;
+    if (this.#reported === externalAddress.text) return;
+    await connection.reportStatus(
+      {
+        nodeId: this.#settings.self,
+        externalAddress,
+        time: clock.wallTime(),
+        ...(selfStatus === undefined ? {} : { lastStatus: selfStatus }),
+      },
+      signal,
+    );
+    this.#reported = externalAddress.text;
+    log.info("Reported this node's status", { externalAddress: externalAddress.text });
+  }
+
+  #isDue(announcement: Announcement, sight: Sight): boolean {
+    if (this.#accepted?.key !== keyOf(announcement)) return true;
+    const { heardOut } = this.#parts.pull.get();
+    const before = this.#accepted.sight;
+    if (!heardOut || (before.stream === sight.stream && before.node === sight.node)) return false;
+    if (isAnnounced(announcement, sight.node)) {
+      this.#accepted = { ...this.#accepted, sight };
+      this.#forgetReversals();
+      return false;
+    }
+    return this.#mayReverse(sight);
+  }
+
+  /** Announcing again, against what the picture shows: at once a few times, then rarely (C8 `announce-contested`). */
+  #mayReverse(sight: Sight): boolean {
+    const { clock, problems } = this.#parts;
+    const nowMs = clock.nowMs();
+    this.#forgetReversals();
+    const last = this.#reversalsMs.at(-1);
+    if (this.#reversalsMs.length >= contestedReversals && last !== undefined) {
+      problems.replace("contested", [
+        {
+          kind: "announce-contested",
+          nodeId: this.#settings.self,
+          message:
+            "Somebody else announces for this node: what it announced was replaced three times in five minutes. Is there a second machine with this node's identity?",
+        },
+      ]);
+      if (nowMs - last < contestedPauseMs) {
+        this.#retryAtMs = last + contestedPauseMs;
+        return false;
+      }
+    }
+    // A picture that lacks this node was lost by the Curator; that is nobody else's doing.
+    if (sight.node !== undefined) this.#reversalsMs = [...this.#reversalsMs, nowMs];
+    return true;
+  }
+
+  #forgetReversals(): void {
+    const { clock, problems } = this.#parts;
+    const last = this.#reversalsMs.at(-1);
+    if (last === undefined) return;
+    if (this.#reversalsMs.length < contestedReversals) {
+      this.#reversalsMs = this.#reversalsMs.filter((ms) => clock.nowMs() - ms < contestedWindowMs);
+    } else if (clock.nowMs() - last > contestedPauseMs + contestedWindowMs) {
+      this.#reversalsMs = [];
+      problems.replace("contested", []);
+    }
+  }
+
+  async #announce(
+    connection: CuratorConnection,
+    announcement: Announcement,
+    sight: Sight,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { log, clock } = this.#parts;
+    await connection.announce(announcement, signal);
+    this.#accepted = { key: keyOf(announcement), sight };
+    this.state.set({ announced: announcement, announcedAt: clock.wallTime() });
+    log.info("Announced this node", {
+      curator: connection.address,
+      prefixes: announcement.prefixes.map((each) => each.text).join(", "),
+    });
+  }
+
+  #refused(error: unknown): void {
+    const { problems, clock } = this.#parts;
+    problems.replace("push", [
+      { kind: "announce-refused", nodeId: this.#settings.self, message: messageOf(error) },
+    ]);
+    if (!(error instanceof CuratorError) || error.code !== failedPrecondition) {
+      this.#missingStatusSinceMs = undefined;
+      return;
+    }
+    // The Curator has no status of this node, whatever was reported before.
+    this.#reported = undefined;
+    this.#missingStatusSinceMs ??= clock.nowMs();
+    const missingMs = clock.nowMs() - this.#missingStatusSinceMs;
+    if (this.#settings.reportStatus === "auto" && missingMs >= missingStatusMs) this.#reporting = true;
+  }
+}
+
+function keyOf({ publicKey, prefixes }: Announcement): string {
+  return [publicKey, ...prefixes.map((each) => each.text)].join(" ");
+}

@@ -1,0 +1,245 @@
+/**
+ * What pull knows, without its effects: which nodes there are, which mesh they make, and whether peers that are
+ * not in it may be removed.
+ *
+ * Fed with the events of the streams; asked for the mesh whenever the host is to be compared. A stream that is to
+ * replace a running one is kept aside, event by event, until its picture is full: the running one goes on deciding
+ * until then, and the two are never mixed.
+ */
+import { judgeNode, type Claim, type ClaimRules } from "./core/claim.ts";
+import type { PublicKey } from "./core/key.ts";
+import { buildMesh, incumbentsOf, type Incumbents, type Mesh } from "./core/mesh.ts";
+import {
+  foldEvent,
+  foldStreamOpened,
+  initialNodeSet,
+  knownNodes,
+  selfNode,
+  type NodeSet,
+  type Picture,
+} from "./core/node-set.ts";
+import type { Node, NodeId } from "./core/node.ts";
+import type { Prefix } from "./core/prefix.ts";
+import type { Problem } from "./core/problem.ts";
+import type { DecodedEvent } from "./curator/connection.ts";
+import type { StreamEvent } from "./curator/follower.ts";
+
+/** A Curator that sends no LAST_BACKLOGGED is taken to have said all this long after its first event (C5). */
+export const settleMs = 10_000;
+/** Nodes left out while decoding that are kept as problems; the log has them all. */
+const maxEventProblems = 64;
+
+export interface TrackerSettings {
+  readonly self: NodeId;
+  /** Nodes of the last file. */
+  readonly fromFile: readonly Node[];
+  /**
+   * The file says all that is on the interface (or the interface is new): what it does not name may go. False when
+   * the file was lost or damaged while an interface is up: then nothing goes before a believed picture.
+   */
+  readonly complete: boolean;
+}
+
+export interface BuildRules extends ClaimRules {
+  readonly ownPrefixes: readonly Prefix[];
+}
+
+export interface TrackedMesh {
+  readonly mesh: Mesh;
+  readonly problems: readonly Problem[];
+  /** Peers of the interface that are not in the mesh may be removed. */
+  readonly exact: boolean;
+}
+
+export class Tracker {
+  #nodes: NodeSet;
+  #replacement: { readonly stream: number; readonly events: DecodedEvent[] } | undefined;
+  #complete: boolean;
+  #firstEventMs: number | undefined;
+  #settled = false;
+  #eventProblems: readonly Problem[] = [];
+  #selfStatus: Uint8Array | undefined;
+
+  #incumbents: Incumbents;
+  #peers: ReadonlySet<NodeId> = new Set();
+  #rules: BuildRules | undefined;
+  #claims = new Map<NodeId, { readonly node: Node; readonly claim: Claim }>();
+  #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
+
+  constructor(settings: TrackerSettings) {
+    this.#nodes = initialNodeSet(settings.self, settings.fromFile);
+    this.#complete = settings.complete;
+    // What the file holds was settled when it was written: everybody in it keeps what is his. (Its keys were
+    // parsed when it was read.)
+    this.#incumbents = {
+      prefixes: new Map(settings.fromFile.flatMap(({ id, prefixes }) => prefixes.map((text) => [text, id]))),
+      keys: new Map(settings.fromFile.map(({ id, publicKey }) => [publicKey as PublicKey, id])),
+    };
+  }
+
+  /** "none" until a stream was opened. */
+  get picture(): Picture | "none" {
+    return this.#nodes.stream === 0 ? "none" : this.#nodes.picture;
+  }
+
+  /** Number of the stream that decides; 0 before the first. */
+  get stream(): number {
+    return this.#nodes.stream;
+  }
+
+  /** Every node that is known is in the mesh: a full picture came, or a Curator without one has been heard out. */
+  get heardOut(): boolean {
+    return this.#settled || (this.#nodes.stream !== 0 && this.#nodes.picture !== "partial");
+  }
+
+  /** This node as the current stream shows it. */
+  get selfNode(): Node | undefined {
+    return selfNode(this.#nodes);
+  }
+
+  /** Serialized NodeStatus of this node as last watched. */
+  get selfStatus(): Uint8Array | undefined {
+    return this.#selfStatus;
+  }
+
+  /** What is known is all there may be on the interface: the file may be written, and what it does not name may go. */
+  get complete(): boolean {
+    return this.#complete;
+  }
+
+  /** When `settle` must be called, by the clock that `fold` is given; undefined: not needed. */
+  get settleAtMs(): number | undefined {
+    return this.#firstEventMs === undefined || this.heardOut ? undefined : this.#firstEventMs + settleMs;
+  }
+
+  /** The first picture that is held, if one is (C4.8). */
+  get heldSinceMs(): number | undefined {
+    return this.#nodes.picture === "shrunk" ? this.#nodes.hold?.sinceMs : undefined;
+  }
+
+  fold(event: StreamEvent, nowMs: number): void {
+    switch (event.kind) {
+      case "opened":
+        if (event.replaces !== undefined && event.replaces === this.#nodes.stream) {
+          this.#replacement = { stream: event.stream, events: [] };
+        } else {
+          this.#open(event.stream);
+        }
+        return;
+      case "event":
+        if (event.stream === this.#nodes.stream) {
+          this.#take(event.event, nowMs);
+        } else if (event.stream === this.#replacement?.stream) {
+          this.#replacement.events.push(event.event);
+          if (event.event.lastBacklogged) this.#replace(nowMs);
+        }
+        return;
+      case "closed":
+        if (event.stream === this.#replacement?.stream) this.#replacement = undefined;
+        // What the replacement has brought so far is the best there is now.
+        else if (event.stream === this.#nodes.stream && this.#replacement !== undefined) this.#replace(nowMs);
+        return;
+    }
+  }
+
+  /** Tells that it is `nowMs`: a Curator that sends no LAST_BACKLOGGED has been heard out at `settleAtMs`. */
+  settle(nowMs: number): void {
+    if (this.settleAtMs !== undefined && nowMs >= this.settleAtMs) {
+      this.#settled = true;
+      this.#built = undefined;
+    }
+  }
+
+  /** The mesh by all that is known. The same object as before when nothing changed. */
+  build(rules: BuildRules): TrackedMesh {
+    if (this.#built?.nodes === this.#nodes && this.#built.rules === rules) return this.#built.mesh;
+    if (this.#rules !== rules) this.#claims.clear();
+    this.#rules = rules;
+    const claims = knownNodes(this.#nodes).map((node) => this.#claim(node, rules));
+    if (this.#claims.size > claims.length * 2) this.#forgetGone();
+    const { mesh, problems } = buildMesh({
+      claims,
+      ownPrefixes: rules.ownPrefixes,
+      incumbents: this.#incumbents,
+    });
+    // While a backlog is coming the holders of before it count, so that its order decides nothing (C4.5).
+    if (this.heardOut) this.#incumbents = incumbentsOf(mesh);
+    this.#peers = new Set(mesh.peers.map((peer) => peer.nodeId));
+    const built = {
+      mesh,
+      problems: [...problems, ...this.#eventProblems, ...this.#pictureProblems()],
+      exact: this.#complete,
+    };
+    this.#built = { nodes: this.#nodes, rules, mesh: built };
+    return built;
+  }
+
+  #open(stream: number): void {
+    this.#nodes = foldStreamOpened(this.#nodes, stream);
+    this.#replacement = undefined;
+    this.#firstEventMs = undefined;
+    this.#settled = false;
+    this.#eventProblems = [];
+  }
+
+  #replace(nowMs: number): void {
+    const { stream, events } = this.#replacement ?? { stream: 0, events: [] };
+    this.#open(stream);
+    for (const event of events) this.#take(event, nowMs);
+  }
+
+  #take(event: DecodedEvent, nowMs: number): void {
+    this.#firstEventMs ??= nowMs;
+    this.#selfStatus = event.selfStatus ?? this.#selfStatus;
+    if (event.problems.length > 0) {
+      this.#eventProblems = mergeProblems(this.#eventProblems, event.problems);
+      this.#built = undefined;
+    }
+    this.#nodes = foldEvent(this.#nodes, event, { nowMs, peers: this.#peers });
+    if (this.#nodes.picture === "believed") this.#complete = true;
+  }
+
+  #claim(node: Node, rules: ClaimRules): Claim {
+    const known = this.#claims.get(node.id);
+    if (known?.node === node) return known.claim;
+    const claim = judgeNode(node, rules);
+    this.#claims.set(node.id, { node, claim });
+    return claim;
+  }
+
+  #forgetGone(): void {
+    const known = new Set(knownNodes(this.#nodes).map((node) => node.id));
+    for (const id of this.#claims.keys()) if (!known.has(id)) this.#claims.delete(id);
+  }
+
+  #pictureProblems(): readonly Problem[] {
+    switch (this.picture) {
+      case "without-self":
+        return [
+          {
+            kind: "picture-without-self",
+            message:
+              "The Curator's picture does not contain this node: no peer is removed by it until it does",
+          },
+        ];
+      case "shrunk":
+        return [
+          {
+            kind: "picture-shrunk",
+            message: `The Curator's picture lacks more than half of the peers (${this.#nodes.carried.size} known nodes are not in it): they are kept until another stream, at least five minutes later, says the same`,
+          },
+        ];
+      case "none":
+      case "partial":
+      case "believed":
+        return [];
+    }
+  }
+}
+
+function mergeProblems(known: readonly Problem[], more: readonly Problem[]): readonly Problem[] {
+  const byText = new Map(
+    [...known, ...more].map((problem) => [`${problem.kind} ${problem.message}`, problem]),
+  );
+  return [...byText.values()].slice(0, maxEventProblems);
+}

@@ -1,0 +1,219 @@
+/**
+ * push against a Curator that answers as it is told, with time turned by hand: every failure ends in the
+ * announcement that was wanted, and nothing is announced that the Curator shows already.
+ */
+import { describe, expect, test } from "bun:test";
+import { Value } from "../src/async.ts";
+import type { Announcement } from "../src/core/announcement.ts";
+import { asNodeId, type Node } from "../src/core/node.ts";
+import { privateKeyFromBytes } from "../src/core/key.ts";
+import { parsePrefix } from "../src/core/prefix.ts";
+import type { CuratorConnection, StatusReport } from "../src/curator/connection.ts";
+import { CuratorError } from "../src/errors.ts";
+import { silentLogger } from "../src/log.ts";
+import { readOwn, type NetworkStatus, type Own } from "../src/own.ts";
+import { Prefixes } from "../src/prefixes.ts";
+import { ProblemLog } from "../src/problem-log.ts";
+import type { PullState } from "../src/pull.ts";
+import { Push } from "../src/push.ts";
+import { FakeClock } from "./fakes/clock.ts";
+import { eventually } from "./fakes/eventually.ts";
+
+const self = asNodeId("a") ?? expect.unreachable();
+const publicKey = privateKeyFromBytes(new Uint8Array(32).fill(1)).publicKey;
+const settings = { self, publicKey, clusterNets: [parsePrefix("10.192.0.0/11")] };
+
+function own(podPrefix: string, externalAddress = "192.0.2.1"): Own {
+  return readOwn(settings, {
+    podNetwork: new Value<Prefixes | undefined>(new Prefixes([podPrefix])),
+    network: new Value<NetworkStatus | undefined>({ externalAddress }),
+    mtu: new Value({ mtu: 1420, problems: [] }),
+  });
+}
+
+/** This node as a picture shows it. */
+function seen(...prefixes: readonly string[]): Node {
+  return {
+    id: self,
+    state: "up",
+    publicKey,
+    externalAddress: "192.0.2.1",
+    prefixes,
+    prefixCount: prefixes.length,
+    consensusMember: false,
+  };
+}
+
+/** A Curator that takes the next answer of `answers` for each call; with none left it accepts. */
+class FakeConnection implements CuratorConnection {
+  readonly address = "127.0.0.1:7835";
+  readonly announced: string[] = [];
+  readonly reports: StatusReport[] = [];
+  answers: number[] = [];
+  tries = 0;
+
+  async *watchNodes(): AsyncIterable<never> {}
+
+  announce({ prefixes }: Announcement): Promise<void> {
+    this.tries++;
+    const code = this.answers.shift() ?? 0;
+    if (code !== 0) return Promise.reject(new CuratorError(`Cannot announce: code ${code}`, { code }));
+    this.announced.push(prefixes.map((each) => each.text).join(" "));
+    return Promise.resolve();
+  }
+
+  reportStatus(report: StatusReport): Promise<void> {
+    this.reports.push(report);
+    return Promise.resolve();
+  }
+
+  close(): void {}
+}
+
+function start(reportStatus: "auto" | "on" | "off" = "auto") {
+  const clock = new FakeClock();
+  const stop = new AbortController();
+  const connection = new FakeConnection();
+  const parts = {
+    own: new Value(own("10.192.1.0/24")),
+    pull: new Value<PullState>({ mesh: { peers: [] }, applied: true, heardOut: false, stream: 1 }),
+    connection: new Value<CuratorConnection | undefined>(undefined),
+    problems: new ProblemLog(silentLogger, clock),
+    log: silentLogger,
+    clock,
+  };
+  const push = new Push({ self, reportStatus }, parts);
+  const running = push.run(stop.signal);
+  return {
+    ...parts,
+    push,
+    curator: connection,
+    connect: () => parts.connection.set(connection),
+    kinds: () => parts.problems.current().map(({ kind }) => kind),
+    async end() {
+      stop.abort();
+      await running;
+    },
+  };
+}
+
+const until = (look: () => boolean): Promise<unknown> => eventually(look, String(look));
+
+const wanted = "192.0.2.1/32 10.192.1.0/24";
+
+describe("Push", () => {
+  test("announces as soon as there is a Curator, and once", async () => {
+    const run = start();
+    expect(run.curator.tries).toBe(0);
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    run.pull.set({ ...run.pull.get(), heardOut: true, selfNode: seen("10.192.1.0/24", "192.0.2.1/32") });
+    await run.clock.advance(3_600_000);
+    expect(run.curator.announced).toEqual([wanted]);
+    expect(
+      run.push.state
+        .get()
+        .announced?.prefixes.map((each) => each.text)
+        .join(" "),
+    ).toBe(wanted);
+    await run.end();
+  });
+
+  test("tries a refused announcement again, at most every 60 s, and reports it meanwhile", async () => {
+    const run = start();
+    run.clock.nextRandom = 0.999;
+    run.curator.answers = Array.from({ length: 12 }, () => 3);
+    run.connect();
+    for (let turns = 0; turns < 400 && run.curator.announced.length === 0; turns++) {
+      if (run.curator.tries > 0) expect(run.kinds()).toEqual(["announce-refused"]);
+      await run.clock.advance(1000);
+    }
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.announced).toEqual([wanted]);
+    expect(run.curator.tries).toBe(13);
+    await until(() => run.kinds().length === 0);
+    await run.end();
+  });
+
+  test("announces what is newest when several changes came while the Curator was away", async () => {
+    const run = start();
+    run.own.set(own("10.192.2.0/24"));
+    run.own.set(own("10.192.3.0/24"));
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.announced).toEqual(["192.0.2.1/32 10.192.3.0/24"]);
+    await run.end();
+  });
+
+  test("announces again when the picture of a new stream lacks this node, and not twice for one sight", async () => {
+    const run = start();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    run.pull.set({ ...run.pull.get(), stream: 2, heardOut: true });
+    await until(() => run.curator.announced.length === 2);
+    run.pull.set({ ...run.pull.get() });
+    await run.clock.advance(60_000);
+    expect(run.curator.announced).toEqual([wanted, wanted]);
+    expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  test("gives up the quick exchange with a second machine of the same identity after three reversals", async () => {
+    const run = start();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    for (let round = 0; round < 6; round++) {
+      run.pull.set({ ...run.pull.get(), heardOut: true, selfNode: seen(`10.192.${round + 10}.0/24`) });
+      await run.clock.advance(1000);
+    }
+    expect(run.curator.announced).toHaveLength(4);
+    expect(run.kinds()).toEqual(["announce-contested"]);
+    await run.clock.advance(11 * 60_000);
+    await until(() => run.curator.announced.length === 5);
+    expect(run.kinds()).toEqual(["announce-contested"]);
+    await run.end();
+  });
+
+  test("reports the status itself when the Curator has missed one for ten seconds", async () => {
+    const run = start("auto");
+    run.clock.nextRandom = 0.999;
+    run.pull.set({ ...run.pull.get(), heardOut: true });
+    run.curator.answers = Array.from({ length: 8 }, () => 9);
+    run.connect();
+    await until(() => run.curator.tries === 1);
+    await run.clock.advance(5000);
+    expect(run.curator.reports).toEqual([]);
+    for (let turns = 0; turns < 100 && run.curator.reports.length === 0; turns++)
+      await run.clock.advance(1000);
+    expect(run.curator.reports.map(({ externalAddress }) => externalAddress.text)).toEqual(["192.0.2.1"]);
+    await run.end();
+  });
+
+  test("reports at start and at each change when told to, and never before it knows what it would replace", async () => {
+    const run = start("on");
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.reports).toEqual([]);
+    run.pull.set({ ...run.pull.get(), heardOut: true, selfStatus: new Uint8Array([1, 2]) });
+    await until(() => run.curator.reports.length === 1);
+    run.own.set(own("10.192.1.0/24", "192.0.2.7"));
+    await until(() => run.curator.reports.length === 2);
+    expect(run.curator.reports.map((each) => [each.externalAddress.text, each.lastStatus])).toEqual([
+      ["192.0.2.1", new Uint8Array([1, 2])],
+      ["192.0.2.7", new Uint8Array([1, 2])],
+    ]);
+    await run.end();
+  });
+
+  test("never reports a status when told not to", async () => {
+    const run = start("off");
+    run.pull.set({ ...run.pull.get(), heardOut: true });
+    run.curator.answers = Array.from({ length: 30 }, () => 9);
+    run.connect();
+    await until(() => run.curator.tries === 1);
+    for (let turns = 0; turns < 120; turns++) await run.clock.advance(1000);
+    expect(run.curator.tries).toBeGreaterThan(5);
+    expect(run.curator.reports).toEqual([]);
+    await run.end();
+  });
+});

@@ -1,0 +1,208 @@
+/**
+ * The tracker: which mesh the events of several streams make, and when peers may be removed.
+ */
+import { describe, expect, test } from "bun:test";
+import { asNodeId, type Node, type NodeId } from "../src/core/node.ts";
+import { parsePrefix } from "../src/core/prefix.ts";
+import { privateKeyFromBytes } from "../src/core/key.ts";
+import type { DecodedEvent } from "../src/curator/connection.ts";
+import { Tracker, settleMs, type BuildRules } from "../src/tracker.ts";
+
+const id = (text: string): NodeId => {
+  const nodeId = asNodeId(text);
+  if (nodeId === undefined) throw new Error(`no node ID: ${text}`);
+  return nodeId;
+};
+
+const key = (seed: string): string =>
+  privateKeyFromBytes(new Uint8Array(32).fill(seed.charCodeAt(0))).publicKey;
+
+/** Node `name` at 192.0.2.<its code> with these prefixes beside its own address. */
+function node(name: string, ...prefixes: readonly string[]): Node {
+  const externalAddress = `192.0.2.${name.charCodeAt(0)}`;
+  return {
+    id: id(name),
+    state: "up",
+    publicKey: key(name),
+    externalAddress,
+    prefixes: [`${externalAddress}/32`, ...prefixes],
+    prefixCount: prefixes.length + 1,
+    consensusMember: false,
+  };
+}
+
+const self = node("a", "10.192.1.0/24");
+
+const rules: BuildRules = {
+  clusterNets: [parsePrefix("10.192.0.0/11")],
+  ownPublicKey: privateKeyFromBytes(new Uint8Array(32).fill(97)).publicKey,
+  hostAddresses: new Set(),
+  ownPrefixes: [parsePrefix("192.0.2.97/32"), parsePrefix("10.192.1.0/24")],
+};
+
+function event(nodes: readonly Node[], last = false, tombstones: readonly string[] = []): DecodedEvent {
+  return { nodes, tombstones: tombstones.map(id), lastBacklogged: last, problems: [] };
+}
+
+/** The mesh as one line a peer, and what else the tracker says. */
+function shown(tracker: Tracker): string {
+  const { mesh, exact, problems } = tracker.build(rules);
+  const peers = mesh.peers.map(
+    (peer) => `${peer.nodeId}: ${peer.prefixes.map((each) => each.text).join(" ")}`,
+  );
+  return [...peers, exact ? "exact" : "open", ...problems.map(({ kind }) => kind)].join(" | ");
+}
+
+function tracker(fromFile: readonly Node[] = [], complete = true): Tracker {
+  return new Tracker({ self: self.id, fromFile, complete });
+}
+
+const opened = (stream: number, replaces?: number) =>
+  ({ kind: "opened", stream, address: "c:1", ...(replaces === undefined ? {} : { replaces }) }) as const;
+
+describe("Tracker", () => {
+  test("starts with the mesh of the file, before any stream", () => {
+    const each = tracker([node("b", "10.192.2.0/24")]);
+    expect(shown(each)).toBe("b: 10.192.2.0/24 192.0.2.98/32 | exact");
+    expect(each.picture).toBe("none");
+    expect(each.heardOut).toBe(false);
+  });
+
+  test("keeps the file's peers until the full picture, then only what it shows", () => {
+    const each = tracker([node("b", "10.192.2.0/24"), node("c")]);
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([node("c", "10.192.3.0/24")]) }, 1);
+    expect(shown(each)).toBe("b: 10.192.2.0/24 192.0.2.98/32 | c: 10.192.3.0/24 192.0.2.99/32 | exact");
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 2);
+    expect(shown(each)).toBe("c: 10.192.3.0/24 192.0.2.99/32 | exact");
+  });
+
+  test("removes nothing by absence when the file was lost and the interface is up, until a picture is believed", () => {
+    const each = tracker([], false);
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([node("b")]) }, 1);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | open");
+    expect(each.complete).toBe(false);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 2);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | exact");
+  });
+
+  test("reports a picture without this node and removes nobody by it", () => {
+    const each = tracker([node("b")]);
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([node("c")], true) }, 1);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 192.0.2.99/32 | exact | picture-without-self");
+  });
+
+  test("decides a backlog at its end: who came first in it wins nothing", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([node("0", "10.193.0.0/16")]) }, 1);
+    expect(shown(each)).toContain("0: 10.193.0.0/16");
+    const others = ["p", "q", "r"].map((name, index) => node(name, `10.193.${index}.0/24`));
+    each.fold({ kind: "event", stream: 1, event: event(others) }, 2);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 3);
+    expect(shown(each)).toBe(
+      "0: 192.0.2.48/32 | p: 10.193.0.0/24 192.0.2.112/32 | q: 10.193.1.0/24 192.0.2.113/32 | " +
+        "r: 10.193.2.0/24 192.0.2.114/32 | exact | prefix-taken",
+    );
+  });
+
+  test("lets the holder keep a prefix over streams, also one that came live after the picture", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 1);
+    each.fold({ kind: "event", stream: 1, event: event([node("c", "10.192.4.0/24")]) }, 2);
+    shown(each);
+    each.fold({ kind: "event", stream: 1, event: event([node("b", "10.192.4.0/24")]) }, 3);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 10.192.4.0/24 192.0.2.99/32 | exact | prefix-taken");
+    each.fold({ kind: "closed", stream: 1 }, 4);
+    each.fold(opened(2), 5);
+    each.fold({ kind: "event", stream: 2, event: event([node("b", "10.192.4.0/24")]) }, 6);
+    shown(each);
+    each.fold({ kind: "event", stream: 2, event: event([node("c", "10.192.4.0/24"), self], true) }, 7);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 10.192.4.0/24 192.0.2.99/32 | exact | prefix-taken");
+    each.fold({ kind: "event", stream: 2, event: event([node("c")]) }, 8);
+    expect(shown(each)).toBe("b: 10.192.4.0/24 192.0.2.98/32 | c: 192.0.2.99/32 | exact");
+  });
+
+  test("uses a replacing stream only when its picture is full, and goes on with the old one until then", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self, node("b"), node("c")], true) }, 1);
+    each.fold(opened(2, 1), 2);
+    each.fold({ kind: "event", stream: 2, event: event([self, node("b", "10.192.2.0/24")]) }, 3);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 192.0.2.99/32 | exact");
+    each.fold({ kind: "event", stream: 1, event: event([node("d")]) }, 4);
+    expect(shown(each)).toContain("d: ");
+    each.fold({ kind: "event", stream: 2, event: event([node("d")], true) }, 5);
+    expect(shown(each)).toBe("b: 10.192.2.0/24 192.0.2.98/32 | d: 192.0.2.100/32 | exact");
+    each.fold({ kind: "closed", stream: 1 }, 6);
+    each.fold({ kind: "event", stream: 2, event: event([], false, ["d"]) }, 7);
+    expect(shown(each)).toBe("b: 10.192.2.0/24 192.0.2.98/32 | exact");
+  });
+
+  test("takes what a replacing stream has brought when the old one ends first", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self, node("b")], true) }, 1);
+    each.fold(opened(2, 1), 2);
+    each.fold({ kind: "event", stream: 2, event: event([node("c")]) }, 3);
+    each.fold({ kind: "closed", stream: 1 }, 4);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 192.0.2.99/32 | exact");
+    each.fold({ kind: "event", stream: 2, event: event([self], true) }, 5);
+    expect(shown(each)).toBe("c: 192.0.2.99/32 | exact");
+  });
+
+  test("ignores events of streams that are over", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold(opened(2), 1);
+    each.fold({ kind: "event", stream: 1, event: event([node("b")]) }, 2);
+    expect(shown(each)).toBe("exact");
+  });
+
+  test("takes a Curator without LAST_BACKLOGGED as heard out ten seconds after its first event, and removes nothing", () => {
+    const each = tracker([node("b")]);
+    each.fold(opened(1), 0);
+    expect(each.settleAtMs).toBeUndefined();
+    each.fold({ kind: "event", stream: 1, event: event([self, node("c")]) }, 500);
+    expect(each.settleAtMs).toBe(500 + settleMs);
+    each.settle(499 + settleMs);
+    expect(each.heardOut).toBe(false);
+    each.settle(500 + settleMs);
+    expect(each.heardOut).toBe(true);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 192.0.2.99/32 | exact");
+  });
+
+  test("holds a picture that lacks more than half of the peers until another stream agrees five minutes later", () => {
+    const each = tracker();
+    const names = ["b", "c", "d", "e"];
+    each.fold(opened(1), 0);
+    each.fold(
+      { kind: "event", stream: 1, event: event([self, ...names.map((name) => node(name))], true) },
+      0,
+    );
+    shown(each);
+    each.fold({ kind: "closed", stream: 1 }, 1);
+    each.fold(opened(2), 2);
+    each.fold({ kind: "event", stream: 2, event: event([self, node("b")], true) }, 1000);
+    expect(shown(each)).toBe(
+      "b: 192.0.2.98/32 | c: 192.0.2.99/32 | d: 192.0.2.100/32 | e: 192.0.2.101/32 | exact | picture-shrunk",
+    );
+    expect(each.heldSinceMs).toBe(1000);
+    each.fold(opened(3, 2), 301_000);
+    each.fold({ kind: "event", stream: 3, event: event([self, node("b")], true) }, 301_001);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | exact");
+    expect(each.heldSinceMs).toBeUndefined();
+  });
+
+  test("gives the same mesh object while nothing changes, so that nothing is rendered or applied again", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self, node("b", "10.192.2.0/24")], true) }, 1);
+    const first = each.build(rules);
+    each.fold({ kind: "event", stream: 1, event: event([node("b", "10.192.2.0/24")]) }, 2);
+    expect(each.build(rules)).toBe(first);
+  });
+});
