@@ -42,20 +42,20 @@ export interface Problem {
   readonly message: string;
 }
 
-/** Longest piece of foreign text that a message shows, in characters. */
+/** Longest piece of foreign text that a message shows unless it says otherwise, in characters. */
 const shownCharacters = 80;
 
 /**
  * Foreign text, in double quotes, safe for a terminal and a log line: everything but printable ASCII is
- * written as an escape, and what is longer than 80 characters is cut with its length given.
+ * written as an escape, and what is longer than `limit` characters is cut with its length given.
  */
-export function quote(text: string): string {
+export function quote(text: string, limit = shownCharacters): string {
   const shown = text
-    .slice(0, shownCharacters)
+    .slice(0, limit)
     .replace(/["\\]|[^\x20-\x7e]/gu, (character) =>
       character === '"' || character === "\\"
         ? `\\${character}`
         : `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`,
     );
-  return text.length > shownCharacters ? `"${shown}…" (${text.length} characters)` : `"${shown}"`;
+  return text.length > limit ? `"${shown}…" (${text.length} characters)` : `"${shown}"`;
 }
