@@ -128,6 +128,11 @@ export function containsAddress(outer: Prefix, address: Address): boolean {
   return sameNetwork(outer, address, outer.length);
 }
 
+/** The last address of the prefix, as a number. */
+export function lastValue({ family, value, length }: Prefix): bigint {
+  return value | ((1n << BigInt(familyBits(family) - length)) - 1n);
+}
+
 /** True when the two have an address in common. */
 export function overlaps(a: Prefix, b: Prefix): boolean {
   // Two prefixes are nested or have nothing in common.
@@ -302,17 +307,25 @@ function renderIpv6(groups: readonly number[]): string {
     return `::ffff:${renderIpv4(seventh * 65536 + eighth)}`;
   }
   const gap = longestZeros(groups);
-  const hex = groups.map((group) => group.toString(16));
-  if (gap.length < 2) return hex.join(":");
-  return `${hex.slice(0, gap.start).join(":")}::${hex.slice(gap.start + gap.length).join(":")}`;
+  let text = "";
+  for (let index = 0; index < 8; index++) {
+    if (gap.length > 1 && index === gap.start) {
+      text += "::";
+      index += gap.length - 1;
+      continue;
+    }
+    if (text !== "" && !text.endsWith("::")) text += ":";
+    text += (groups[index] ?? 0).toString(16);
+  }
+  return text;
 }
 
 /** The first of the longest runs of zero groups. */
 function longestZeros(groups: readonly number[]): { readonly start: number; readonly length: number } {
   let longest = { start: 0, length: 0 };
   let start = 0;
-  for (const [index, group] of groups.entries()) {
-    if (group !== 0) start = index + 1;
+  for (let index = 0; index < groups.length; index++) {
+    if (groups[index] !== 0) start = index + 1;
     else if (index + 1 - start > longest.length) longest = { start, length: index + 1 - start };
   }
   return longest;
