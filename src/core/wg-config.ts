@@ -3,10 +3,16 @@
  *
  * Canonical: the same mesh gives the same bytes whatever order the peers came in, so "did anything change?" is a
  * comparison of strings. The text is also the last known good mesh, read again at the next start.
+ *
+ * Everything in it but node IDs is text that this program made from parsed values, and a node ID has no white
+ * space (C4.7), so nothing from another node can begin a line. Any line may be the private key, mistyped: errors
+ * name its number and show none of it.
  */
-import type { PrivateKey } from "./key.ts";
+import { ClusternetError } from "../errors.ts";
+import { decodePublicKey, type PrivateKey, parsePrivateKey } from "./key.ts";
 import type { Mesh } from "./mesh.ts";
-import type { Node } from "./node.ts";
+import { asNodeId, type Node, type NodeId } from "./node.ts";
+import { type Address, comparePrefixes, decodeAddress, decodePrefix } from "./prefix.ts";
 
 export interface WgConfig {
   readonly listenPort: number;
@@ -15,20 +21,187 @@ export interface WgConfig {
   readonly keepaliveSeconds?: number;
 }
 
+const headline = "# Written by clusternet, which replaces the whole file at every change of the mesh.";
+const nodeComment = "# node = ";
+
 /** The whole file. `privateKey` undefined prints "(hidden)" in its place, for --dry-run. */
-export function renderWgConfig(_config: WgConfig, _privateKey: PrivateKey | undefined): string {
-  throw new Error("unwritten");
+export function renderWgConfig(config: WgConfig, privateKey: PrivateKey | undefined): string {
+  const { listenPort, keepaliveSeconds } = config;
+  const lines = [
+    headline,
+    "[Interface]",
+    `PrivateKey = ${privateKey === undefined ? "(hidden)" : privateKey.reveal()}`,
+    `ListenPort = ${listenPort}`,
+  ];
+  for (const peer of config.mesh.peers.toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1))) {
+    lines.push("", `${nodeComment}${peer.nodeId}`, "[Peer]", `PublicKey = ${peer.publicKey}`);
+    if (peer.address !== undefined) lines.push(`Endpoint = ${renderEndpoint(peer.address, listenPort)}`);
+    if (peer.prefixes.length > 0) {
+      const prefixes = peer.prefixes.toSorted(comparePrefixes);
+      lines.push(`AllowedIPs = ${prefixes.map(({ text }) => text).join(", ")}`);
+    }
+    if (keepaliveSeconds !== undefined) lines.push(`PersistentKeepalive = ${keepaliveSeconds}`);
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+/** As `wg` writes and reads it: 192.0.2.2:7838 or [2001:db8::2]:7838. */
+export function renderEndpoint(address: Address, port: number): string {
+  return address.family === 4 ? `${address.text}:${port}` : `[${address.text}]:${port}`;
+}
+
+/** What a file of ours holds. */
+export interface ParsedWgConfig {
+  readonly privateKey: PrivateKey;
+  readonly listenPort: number;
+  readonly nodes: readonly Node[];
 }
 
 /**
  * Reads a file that `renderWgConfig` wrote. The peers come back as nodes (endpoint as external address), to be
  * judged like any other. Throws ClusternetError naming the line number but never its text, when the file is not one of ours: a line that
- * is not understood, a peer without its `# node =` line, a key twice.
+ * is not understood, a peer without its `# node =` line, a setting, node or public key twice.
  */
-export function parseWgConfig(_text: string): {
-  readonly privateKey: PrivateKey;
-  readonly listenPort: number;
-  readonly nodes: readonly Node[];
-} {
-  throw new Error("unwritten");
+export function parseWgConfig(text: string): ParsedWgConfig {
+  const sections = splitSections(text);
+  const [first, ...peers] = sections;
+  if (first?.kind !== "interface") throw unreadable(first?.line ?? 1, "no [Interface] section at the start");
+  const { privateKey, listenPort } = parseInterface(first);
+
+  const nodes: Node[] = [];
+  const ids = new Set<NodeId>();
+  const keys = new Set<string>();
+  for (const section of peers) {
+    if (section.kind !== "peer") throw unreadable(section.line, "a second [Interface] section");
+    const node = parsePeer(section, listenPort);
+    if (ids.has(node.id)) throw unreadable(section.line, "a node that was there before");
+    if (keys.has(node.publicKey)) throw unreadable(section.line, "a public key that was there before");
+    ids.add(node.id);
+    keys.add(node.publicKey);
+    nodes.push(node);
+  }
+  return { privateKey, listenPort, nodes };
+}
+
+interface Setting {
+  readonly line: number;
+  readonly value: string;
+}
+
+interface Section {
+  readonly kind: "interface" | "peer";
+  readonly line: number;
+  /** Of the `# node =` line right before it. */
+  readonly nodeId: NodeId | undefined;
+  readonly settings: Map<string, Setting>;
+}
+
+function splitSections(text: string): readonly Section[] {
+  const lines = text.split("\n");
+  // The end of the last line is the end of the file: without it the file was cut off.
+  if (lines.pop() !== "") throw unreadable(lines.length + 1, "a line without an end");
+  const sections: Section[] = [];
+  let nodeId: NodeId | undefined;
+  for (const [index, content] of lines.entries()) {
+    const line = index + 1;
+    if (nodeId !== undefined && content !== "[Peer]")
+      throw unreadable(line, "no [Peer] after the line of its node");
+    if (content === "[Interface]" || content === "[Peer]") {
+      const kind = content === "[Peer]" ? "peer" : "interface";
+      sections.push({ kind, line, nodeId, settings: new Map() });
+      nodeId = undefined;
+    } else if (content.startsWith(nodeComment)) {
+      nodeId = asNodeId(content.slice(nodeComment.length));
+      if (nodeId === undefined) throw unreadable(line, "no node ID");
+    } else if (content !== "" && !content.startsWith("#")) {
+      addSetting(sections.at(-1), content, line);
+    }
+  }
+  if (nodeId !== undefined) throw unreadable(lines.length, "no [Peer] after the line of its node");
+  return sections;
+}
+
+const knownSettings: Readonly<Record<Section["kind"], ReadonlySet<string>>> = {
+  interface: new Set(["PrivateKey", "ListenPort"]),
+  peer: new Set(["PublicKey", "Endpoint", "AllowedIPs", "PersistentKeepalive"]),
+};
+
+function addSetting(section: Section | undefined, content: string, line: number): void {
+  const equals = content.indexOf(" = ");
+  const name = content.slice(0, Math.max(0, equals));
+  if (section === undefined || !knownSettings[section.kind].has(name)) {
+    throw unreadable(line, "a line that is not understood");
+  }
+  if (section.settings.has(name)) throw unreadable(line, `${name} for the second time`);
+  section.settings.set(name, { line, value: content.slice(equals + 3) });
+}
+
+function parseInterface(section: Section): Pick<ParsedWgConfig, "privateKey" | "listenPort"> {
+  const key = section.settings.get("PrivateKey");
+  if (key === undefined) throw unreadable(section.line, "a section without PrivateKey");
+  const port = section.settings.get("ListenPort");
+  if (port === undefined) throw unreadable(section.line, "a section without ListenPort");
+  let privateKey: PrivateKey;
+  try {
+    privateKey = parsePrivateKey(key.value);
+  } catch (cause) {
+    throw unreadable(key.line, "an unusable PrivateKey", cause);
+  }
+  return { privateKey, listenPort: parseNumber(port) };
+}
+
+function parsePeer({ line, nodeId, settings }: Section, listenPort: number): Node {
+  if (nodeId === undefined) throw unreadable(line, `a [Peer] without "${nodeComment}…" on the line before`);
+  const publicKey = settings.get("PublicKey");
+  if (publicKey === undefined) throw unreadable(line, "a section without PublicKey");
+  if (typeof decodePublicKey(publicKey.value) !== "string")
+    throw unreadable(publicKey.line, "an unusable PublicKey");
+  const keepalive = settings.get("PersistentKeepalive");
+  if (keepalive !== undefined) parseNumber(keepalive);
+  const prefixes = parseAllowedIps(settings.get("AllowedIPs"));
+  return {
+    id: nodeId,
+    state: "unknown",
+    publicKey: publicKey.value,
+    externalAddress: parseEndpoint(settings.get("Endpoint"), listenPort),
+    prefixes,
+    prefixCount: prefixes.length,
+    consensusMember: false,
+  };
+}
+
+function parseAllowedIps(setting: Setting | undefined): readonly string[] {
+  if (setting === undefined) return [];
+  const texts = setting.value.split(", ");
+  for (const text of texts) {
+    const prefix = decodePrefix(text);
+    if ("reason" in prefix || prefix.text !== text) throw unreadable(setting.line, "a malformed prefix");
+  }
+  return texts;
+}
+
+/** The address of an endpoint; "" when there is none. The port is the one of the whole mesh. */
+function parseEndpoint(setting: Setting | undefined, listenPort: number): string {
+  if (setting === undefined) return "";
+  const colon = setting.value.lastIndexOf(":");
+  const host = setting.value.slice(0, Math.max(0, colon));
+  const address = decodeAddress(host.startsWith("[") ? host.slice(1, -1) : host);
+  if ("reason" in address || renderEndpoint(address, listenPort) !== setting.value) {
+    throw unreadable(setting.line, "an endpoint that is not an IP address and the listen port");
+  }
+  return address.text;
+}
+
+/** A port or a number of seconds: both have 16 bits. */
+function parseNumber({ line, value }: Setting): number {
+  const number = /^[1-9][0-9]{0,4}$/.test(value) ? Number(value) : 0;
+  if (number < 1 || number > 65_535) throw unreadable(line, "a number that is not 1 to 65535");
+  return number;
+}
+
+function unreadable(line: number, found: string, cause?: unknown): ClusternetError {
+  return new ClusternetError(
+    `Cannot parse configuration: line ${line}: ${found}`,
+    cause === undefined ? {} : { cause },
+  );
 }
