@@ -1,10 +1,13 @@
 /**
  * What this node tells the Curator, and what of it becomes a loopback address (C4.2, C4.3).
+ *
+ * The Curator refuses an announcement as a whole when one prefix lies outside ClusterNet, so such a prefix is left
+ * out here and reported: the others must not suffer for it.
  */
 import type { PublicKey } from "./key.ts";
 import type { Node, NodeId } from "./node.ts";
-import type { Address, Prefix } from "./prefix.ts";
-import type { Problem } from "./problem.ts";
+import { type Address, containsPrefix, decodePrefix, firstHost, hostPrefix, type Prefix } from "./prefix.ts";
+import { type Problem, quote } from "./problem.ts";
 
 export interface Announcement {
   readonly publicKey: PublicKey;
@@ -28,11 +31,60 @@ export interface OwnClaim {
   readonly problems: readonly Problem[];
 }
 
-export function planAnnouncement(_input: AnnouncementInput): OwnClaim {
-  throw new Error("unwritten");
+export function planAnnouncement(input: AnnouncementInput): OwnClaim {
+  const { self, publicKey, externalAddress, clusterNets } = input;
+  const prefixes = new Map<string, Prefix>();
+  if (externalAddress !== undefined) {
+    const host = hostPrefix(externalAddress);
+    prefixes.set(host.text, host);
+  }
+  const loopbackAddresses = new Map<string, Address>();
+  const problems = new Map<string, Problem>();
+  for (const prefix of input.podPrefixes) {
+    if (prefixes.has(prefix.text)) continue;
+    const refusal = judgePodPrefix(prefix, clusterNets);
+    if (refusal !== undefined) {
+      const message = `Cannot announce pod prefix ${prefix.text} of node ${quote(self)}: ${refusal.reason}`;
+      problems.set(prefix.text, { kind: refusal.kind, nodeId: self, message });
+      continue;
+    }
+    prefixes.set(prefix.text, prefix);
+    const address = firstHost(prefix);
+    loopbackAddresses.set(address.text, address);
+  }
+  return {
+    announcement: { publicKey, prefixes: [...prefixes.values()] },
+    loopbackAddresses: [...loopbackAddresses.values()],
+    problems: [...problems.values()],
+  };
 }
 
-/** True when the picture shows this node exactly as announced (order of prefixes aside). */
-export function isAnnounced(_announcement: Announcement, _self: Node | undefined): boolean {
-  throw new Error("unwritten");
+/** True when the picture shows this node exactly as announced (order and spelling of prefixes aside). */
+export function isAnnounced(announcement: Announcement, self: Node | undefined): boolean {
+  if (self === undefined || self.publicKey !== announcement.publicKey) return false;
+  // More than are looked at: whatever they are, not what this node announced.
+  if (self.prefixCount !== self.prefixes.length) return false;
+  const shown = new Set(
+    self.prefixes.map((text) => {
+      const prefix = decodePrefix(text);
+      return "reason" in prefix ? text : prefix.text;
+    }),
+  );
+  const announced = new Set(announcement.prefixes.map(({ text }) => text));
+  return shown.size === announced.size && [...announced].every((text) => shown.has(text));
+}
+
+function judgePodPrefix(
+  prefix: Prefix,
+  clusterNets: readonly Prefix[],
+): { readonly kind: "prefix-outside" | "prefix-too-wide"; readonly reason: string } | undefined {
+  const clusterNet = clusterNets.find(({ family }) => family === prefix.family);
+  if (clusterNet === undefined) {
+    return { kind: "prefix-outside", reason: `no ClusterNet is IPv${prefix.family}` };
+  }
+  if (containsPrefix(prefix, clusterNet)) {
+    return { kind: "prefix-too-wide", reason: `it takes in all of ClusterNet ${clusterNet.text}` };
+  }
+  if (containsPrefix(clusterNet, prefix)) return undefined;
+  return { kind: "prefix-outside", reason: `it lies outside ClusterNet ${clusterNet.text}` };
 }
