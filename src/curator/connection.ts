@@ -6,6 +6,7 @@ import type { Address } from "../core/prefix.ts";
 import type { NodeId } from "../core/node.ts";
 import type { NodeEvent } from "../core/node-set.ts";
 import type { Problem } from "../core/problem.ts";
+import { CuratorError } from "../errors.ts";
 
 /** An event of the watch stream, decoded node by node: what cannot be decoded of one node is a problem, never the event's. */
 export interface DecodedEvent extends NodeEvent {
@@ -18,8 +19,11 @@ export interface DecodedEvent extends NodeEvent {
 export interface CuratorConnection {
   /** HOST:PORT as dialled. */
   readonly address: string;
-  /** One Watch call for all nodes. Ends, or throws CuratorError, when the stream does; returns when `signal` aborts. */
-  watchNodes(signal: AbortSignal): AsyncIterable<DecodedEvent>;
+  /**
+   * One Watch call for all nodes. Ends, or throws CuratorError, when the stream does; returns when `signal` aborts.
+   * `onHeaders` is called when the Curator has taken the call, which it need not say before its first event.
+   */
+  watchNodes(signal: AbortSignal, onHeaders?: () => void): AsyncIterable<DecodedEvent>;
   /** UpdateNodeClusterNetworking. Throws CuratorError. */
   announce(announcement: Announcement, signal: AbortSignal): Promise<void>;
   /** UpdateNodeStatus: the external address, and of `lastStatus` all the rest, unknown fields too. Throws CuratorError. */
@@ -33,4 +37,13 @@ export interface StatusReport {
   /** The node's own NodeStatus as last watched. */
   readonly lastStatus?: Uint8Array;
   readonly time: Date;
+}
+
+/** The largest event that is taken. */
+export const maxEventBytes = 64 << 20;
+
+/** Whether a watch ended because an event was larger than `maxEventBytes`, or larger than the Curator may send. */
+export function isEventTooLarge(error: unknown): boolean {
+  // The code alone also says "too busy"; grpc-js and Go's grpc word this case alike.
+  return error instanceof CuratorError && error.code === 8 && error.message.includes("larger than max");
 }

@@ -233,10 +233,11 @@ export class FakeCurator implements AsyncDisposable {
     this.#nodes.delete(id);
   }
 
-  /** Sends these bytes as one message on every open stream, or on one only; later backlogs do not change. */
-  push(bytes: Uint8Array, stream?: number): void {
+  /** Sends these bytes as a message, `times` times, on every open stream or on one only; later backlogs do not change. */
+  push(bytes: Uint8Array, options: { readonly stream?: number; readonly times?: number } = {}): void {
     for (const each of this.#streams) {
-      if (each.open && (stream === undefined || each.number === stream)) this.#enqueue(each, bytes);
+      if (!each.open || (options.stream !== undefined && each.number !== options.stream)) continue;
+      for (let sent = 0; sent < (options.times ?? 1); sent++) this.#enqueue(each, bytes);
     }
   }
 

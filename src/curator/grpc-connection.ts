@@ -1,0 +1,147 @@
+/**
+ * A connection to one Curator over gRPC.
+ *
+ * Guarantees that a Curator which cannot be reached is given up after 5 s, that one which falls silent (stopped,
+ * host gone, packets dropped) is found within 20 s, and that every failure is a CuratorError with the gRPC code.
+ * There is no limit on the wait for an event: a Curator that gathers 20,000 nodes is silent for over a minute, and
+ * only keepalive tells it from a dead one.
+ *
+ * The connection is never made again behind the caller's back: when it is lost its streams end, and
+ * curator/follower.ts decides what is tried next, and when.
+ */
+import { type ChannelCredentials, type ChannelOptions, credentials } from "@grpc/grpc-js";
+import { createChannel, createClient, Metadata } from "nice-grpc";
+import { ClientError, Status } from "nice-grpc-common";
+import type { NodeId } from "../core/node.ts";
+import { quote } from "../core/problem.ts";
+import { CuratorError, messageOf } from "../errors.ts";
+import { CuratorDefinition } from "../gen/curator.ts";
+import { type CuratorConnection, maxEventBytes } from "./connection.ts";
+import { decodeWatchEvent, encodeAnnouncement, encodeStatusReport } from "./wire.ts";
+
+/** Below 1 s the real Curator answers GOAWAY. */
+const keepaliveMs = 10_000;
+/** With `keepaliveMs` 17 s: a silent Curator is found within 20 s (C4.10) also on a busy machine. */
+const keepaliveAnswerMs = 7_000;
+/** For the whole attempt: name, TCP, TLS, and the first word of HTTP/2. */
+const connectMs = 5_000;
+/** An announcement or a status report is answered at once; one that is not is better sent anew. */
+const answerMs = 10_000;
+
+const channelOptions: ChannelOptions = {
+  "grpc.keepalive_time_ms": keepaliveMs,
+  "grpc.keepalive_timeout_ms": keepaliveAnswerMs,
+  "grpc.max_receive_message_length": maxEventBytes,
+  // Despite its name the limit of a connection attempt: nice-grpc enforces it, since grpc-js knows none.
+  "grpc.min_reconnect_backoff_ms": connectMs,
+  "grpc.initial_reconnect_backoff_ms": 100,
+  "grpc.max_reconnect_backoff_ms": 1_000,
+  "grpc.enable_retries": 0,
+  // Connections are shared by all channels to one address otherwise, and with them their failures.
+  "grpc.use_local_subchannel_pool": 1,
+  // A proxy from the environment is meant for the web, not for the cluster's own control plane.
+  "grpc.enable_http_proxy": 0,
+  // No TXT look-up beside each name.
+  "grpc.service_config_disable_resolution": 1,
+};
+
+export interface GrpcOptions {
+  /** Who we are: what the Curator is told without TLS, and whose status is kept as own. */
+  readonly nodeId: NodeId;
+  /** Without any: plain text, and the node names itself in the request metadata. */
+  readonly credentials?: ChannelCredentials;
+}
+
+/** A connection to HOST:PORT. It is made when the first call needs it. */
+export function connectGrpc(address: string, options: GrpcOptions): CuratorConnection {
+  // The scheme is fixed, so that no address is taken for a Unix socket or another resolver.
+  const channel = createChannel(
+    `dns:${address}`,
+    options.credentials ?? credentials.createInsecure(),
+    channelOptions,
+  );
+  const metadata = new Metadata();
+  if (options.credentials === undefined) metadata.set("clusternet-node-id", options.nodeId);
+  const client = createClient(CuratorDefinition, channel, { "*": { metadata } });
+
+  return {
+    address,
+
+    async *watchNodes(signal, onHeaders) {
+      try {
+        const events = client.watch(
+          { kind: { $case: "nodesInCluster", nodesInCluster: {} } },
+          { signal, ...(onHeaders !== undefined && { onHeader: () => onHeaders() }) },
+        );
+        for await (const event of events) yield decodeWatchEvent(event, options.nodeId);
+      } catch (error) {
+        if (signal.aborted) return;
+        throw wrap(`watch nodes at Curator "${address}"`, error);
+      }
+    },
+
+    announce(announcement, signal) {
+      return answered(`announce to Curator "${address}"`, signal, (signal) =>
+        client.updateNodeClusterNetworking(encodeAnnouncement(announcement), { signal }),
+      );
+    },
+
+    reportStatus(report, signal) {
+      return answered(`report status to Curator "${address}"`, signal, (signal) =>
+        client.updateNodeStatus(encodeStatusReport(report), { signal }),
+      );
+    },
+
+    close() {
+      channel.close();
+    },
+  };
+}
+
+/** Runs one call with a limit on its answer. */
+async function answered(
+  doing: string,
+  signal: AbortSignal,
+  run: (signal: AbortSignal) => Promise<unknown>,
+): Promise<void> {
+  const limit = AbortSignal.timeout(answerMs);
+  try {
+    await run(AbortSignal.any([signal, limit]));
+  } catch (error) {
+    if (signal.aborted) throw curatorError(doing, Status.CANCELLED, "stopped by this program");
+    if (!limit.aborted) throw wrap(doing, error);
+    throw curatorError(doing, Status.DEADLINE_EXCEEDED, `no answer within ${answerMs / 1000} s`);
+  }
+}
+
+function wrap(doing: string, error: unknown): CuratorError {
+  // Not from the other side: a message that could not be encoded, or a bug.
+  if (!(error instanceof ClientError)) return curatorError(doing, Status.INTERNAL, messageOf(error), error);
+  // What grpc-js wraps around the reason says nothing more. The ClientError is not kept as cause: it says the same
+  // again, with the Curator's text as it came, terminal escapes and all.
+  const reason = /^No connection established\. Last error: (?:Error: )?(.*)\. Resolution note: .*$/s.exec(
+    error.details,
+  );
+  return curatorError(doing, error.code, reason?.[1] ?? error.details);
+}
+
+/** Longest error text of a Curator that is shown; ours names a node of up to 253 characters twice. */
+const shownDetails = 1_000;
+
+function curatorError(doing: string, code: Status, details: string, cause?: unknown): CuratorError {
+  const hint = hints[code];
+  // Quoted only to make it harmless: the quotes themselves would be noise.
+  const shown = quote(details, shownDetails).replace(/^"|"$/g, "").replaceAll('\\"', '"');
+  return new CuratorError(`Cannot ${doing}: ${Status[code] ?? `code ${String(code)}`}: ${shown}`, {
+    code,
+    ...(cause !== undefined && { cause }),
+    ...(hint !== undefined && { hint }),
+  });
+}
+
+const hints: Readonly<Partial<Record<Status, string>>> = {
+  [Status.UNIMPLEMENTED]:
+    "Only the elected leader serves the mesh: give the address of every Curator with --curator",
+  [Status.UNAUTHENTICATED]: "Check that the node's certificate is signed by the CA of this cluster",
+  [Status.PERMISSION_DENIED]: "Check that the certificate, or --node-id, is this node's own",
+};

@@ -1,0 +1,262 @@
+/**
+ * The connection against a real gRPC server: what is sent, what comes back, and how long each kind of silence is
+ * waited for.
+ */
+import { describe, expect, test } from "bun:test";
+import type { Announcement } from "../../src/core/announcement.ts";
+import type { PublicKey } from "../../src/core/key.ts";
+import type { NodeId } from "../../src/core/node.ts";
+import type { Address, Prefix } from "../../src/core/prefix.ts";
+import { type CuratorConnection, isEventTooLarge } from "../../src/curator/connection.ts";
+import { connectGrpc } from "../../src/curator/grpc-connection.ts";
+import { CuratorError, describeError } from "../../src/errors.ts";
+import { NodeStatus } from "../../src/gen/common.ts";
+import { event, FakeCurator, node } from "../fakes/curator.ts";
+import { RemoteCurator } from "../fakes/remote-curator.ts";
+import { TcpProxy } from "../fakes/tcp-proxy.ts";
+
+const self = "self" as NodeId;
+const announcement: Announcement = {
+  publicKey: "KEY" as PublicKey,
+  prefixes: ["192.0.2.1/32", "10.192.1.0/24"].map((text): Prefix => ({
+    family: 4,
+    value: 0n,
+    length: 0,
+    text,
+  })),
+};
+const forever = new AbortController().signal;
+
+/** A connection that is closed at the end of the test's block. */
+function connect(address: string): CuratorConnection & Disposable {
+  const connection = connectGrpc(address, { nodeId: self });
+  return Object.assign(connection, { [Symbol.dispose]: () => connection.close() });
+}
+
+/** The error that the promise rejects with. */
+async function errorOf(promise: Promise<unknown>): Promise<CuratorError> {
+  const error = await promise.then(
+    () => undefined,
+    (reason: unknown) => reason,
+  );
+  if (error instanceof CuratorError) return error;
+  throw new Error(`expected a CuratorError, found ${String(error)}`);
+}
+
+/** Reads the stream to its end; returns the number of its events. */
+async function drain(connection: CuratorConnection, onEvent: () => void = () => {}): Promise<number> {
+  let events = 0;
+  for await (const _ of connection.watchNodes(forever)) {
+    events++;
+    onEvent();
+  }
+  return events;
+}
+
+/** An event of so many MiB, and a little more. */
+function eventOf(mebibytes: number): Uint8Array {
+  const key = "x".repeat(1 << 20);
+  return event({ nodes: Array.from({ length: mebibytes }, (_, at) => node({ id: `n${at}`, key })) });
+}
+
+async function durationOf(work: Promise<CuratorError>): Promise<{ error: CuratorError; seconds: number }> {
+  const startMs = performance.now();
+  const error = await work;
+  return { error, seconds: (performance.now() - startMs) / 1000 };
+}
+
+describe("a watch", () => {
+  test("yields every event, tells of headers, and returns when it is aborted", async () => {
+    await using curator = await FakeCurator.start();
+    curator.style({ nodesPerEvent: 1, headersFirst: true });
+    curator.backlog(node({ id: "self", address: "192.0.2.1" }), node({ id: "b" }));
+    using connection = connect(curator.address);
+    const stop = new AbortController();
+    const seen: string[] = [];
+    for await (const { nodes, lastBacklogged, selfStatus } of connection.watchNodes(stop.signal, () =>
+      seen.push("headers"),
+    )) {
+      seen.push(`${nodes.map(({ id }) => id).join()} ${lastBacklogged} ${selfStatus?.length}`);
+      if (lastBacklogged) stop.abort();
+    }
+    expect(seen).toEqual(["headers", "self false 11", "b true undefined"]);
+    expect(curator.seen().streams).toMatchObject([{ nodeId: "self" }]);
+  });
+
+  const ends = [
+    {
+      name: "that the Curator ends",
+      refusal: { code: 14, message: "leadership lost" },
+      want: "UNAVAILABLE: leadership lost",
+    },
+    {
+      name: "with a text that would act on a terminal",
+      refusal: { code: 5, message: 'gone \u001B[2J\n"x"' },
+      want: 'NOT_FOUND: gone \\u{1b}[2J\\u{a}"x"',
+    },
+    {
+      name: "with a code that gRPC does not know",
+      refusal: { code: 77, message: "?" },
+      want: "code 77: ?",
+    },
+    {
+      name: "at a Curator that does not lead",
+      refusal: { code: 12, message: "no" },
+      want: "UNIMPLEMENTED: no\n  hint: Only the elected leader serves the mesh: give the address of every Curator with --curator",
+    },
+  ];
+  test.each(ends)("throws CuratorError $name", async ({ refusal, want }) => {
+    await using curator = await FakeCurator.start();
+    curator.refuseWatches(refusal);
+    using connection = connect(curator.address);
+    const error = await errorOf(drain(connection));
+    expect(error.code).toBe(refusal.code);
+    expect(describeError(error)).toBe(`Cannot watch nodes at Curator "${curator.address}": ${want}`);
+    expect(isEventTooLarge(error)).toBe(false);
+  });
+
+  test("throws when the Curator goes away, and when nobody listens any more", async () => {
+    await using curator = await FakeCurator.start();
+    using connection = connect(curator.address);
+    const error = await errorOf(drain(connection, () => curator.pause()));
+    expect(error.code).toBeOneOf([1, 14]);
+    using again = connect(curator.address);
+    expect((await errorOf(drain(again))).message).toBe(
+      `Cannot watch nodes at Curator "${curator.address}": UNAVAILABLE: connect ECONNREFUSED ${curator.address}`,
+    );
+  });
+
+  test("takes an event of 63 MiB and says of one of 65 that it is too large", async () => {
+    await using curator = await FakeCurator.start();
+    using connection = connect(curator.address);
+    const sizes: number[] = [];
+    const error = await errorOf(
+      (async () => {
+        for await (const { nodes } of connection.watchNodes(forever)) {
+          sizes.push(nodes.length);
+          if (nodes.length === 0) curator.push(eventOf(63));
+          else curator.push(eventOf(65));
+        }
+      })(),
+    );
+    expect(sizes).toEqual([0, 63]);
+    expect(isEventTooLarge(error)).toBe(true);
+    expect(error.message).toContain("RESOURCE_EXHAUSTED: Received message larger than max");
+  });
+
+  test("does not take in what nobody has read", async () => {
+    await using curator = await RemoteCurator.start();
+    using connection = connect(curator.address);
+    const rssBefore = process.memoryUsage().rss;
+    const big = event({ nodes: [node({ id: "b", key: "x".repeat(1 << 20) })] });
+    let events = 0;
+    for await (const _ of connection.watchNodes(forever)) {
+      if (++events === 1) {
+        await curator.call.push(big, { times: 500 });
+        // No state to wait for: this long a greedy stream has had to read ahead.
+        await Bun.sleep(500);
+        // A stream that reads ahead without limit would hold 500 MiB by now.
+        expect(process.memoryUsage().rss - rssBefore).toBeLessThan(250 << 20);
+      }
+      if (events === 501) break;
+    }
+  }, 30_000);
+});
+
+describe("the other calls", () => {
+  test("announce() and reportStatus() send what they are given, as this node", async () => {
+    await using curator = await FakeCurator.start();
+    using connection = connect(curator.address);
+    await connection.announce(announcement, forever);
+    const externalAddress: Address = { family: 4, value: 0n, text: "192.0.2.1" };
+    await connection.reportStatus({ nodeId: self, externalAddress, time: new Date(1_000) }, forever);
+    expect(curator.seen()).toMatchObject({
+      announcements: [{ nodeId: "self", key: "KEY", prefixes: ["192.0.2.1/32", "10.192.1.0/24"], code: 0 }],
+      statusReports: [{ nodeId: "self", externalAddress: "192.0.2.1", code: 0 }],
+    });
+    expect(NodeStatus.decode(curator.seen().statusReports[0]?.status ?? new Uint8Array()).timestamp).toEqual({
+      seconds: 1n,
+      nanos: 0,
+    });
+  });
+
+  test.each([3, 5, 7, 8, 9, 12, 14, 16])("announce() throws CuratorError with code %d", async (code) => {
+    await using curator = await FakeCurator.start();
+    curator.refuseAnnouncements({ code, message: "no" });
+    using connection = connect(curator.address);
+    const error = await errorOf(connection.announce(announcement, forever));
+    expect(error.code).toBe(code);
+    expect(error.message).toMatch(/^Cannot announce to Curator "127\.0\.0\.1:\d+": [A-Z_]+: no$/);
+  });
+
+  test("announce() throws when it is aborted", async () => {
+    await using curator = await FakeCurator.start();
+    curator.hangCalls(true);
+    using connection = connect(curator.address);
+    const error = await errorOf(connection.announce(announcement, AbortSignal.timeout(50)));
+    expect(error.message).toBe(
+      `Cannot announce to Curator "${curator.address}": CANCELLED: stopped by this program`,
+    );
+  });
+});
+
+// The limits as they are in the program: these take up to 20 s each, all at the same time.
+describe.concurrent("silence", () => {
+  test("a Curator that is stopped is found within 20 s", async () => {
+    await using curator = await RemoteCurator.start();
+    using connection = connect(curator.address);
+    const { error, seconds } = await durationOf(
+      errorOf(drain(connection, () => process.kill(curator.pid, "SIGSTOP"))),
+    );
+    expect(error.code).toBe(14);
+    expect(seconds).toBeWithin(7, 20);
+  }, 30_000);
+
+  test("a Curator whose packets are dropped is found within 20 s", async () => {
+    await using curator = await FakeCurator.start();
+    await using proxy = await TcpProxy.start(curator.address);
+    using connection = connect(proxy.address);
+    const { error, seconds } = await durationOf(
+      errorOf(
+        drain(connection, () => {
+          proxy.silent = true;
+        }),
+      ),
+    );
+    expect(error.code).toBe(14);
+    expect(seconds).toBeWithin(7, 20);
+  }, 30_000);
+
+  test("a Curator that takes the connection and says nothing is given up after 5 s", async () => {
+    await using curator = await FakeCurator.start();
+    await using proxy = await TcpProxy.start(curator.address);
+    proxy.silent = true;
+    using connection = connect(proxy.address);
+    const { error, seconds } = await durationOf(errorOf(drain(connection)));
+    expect(error.message).toBe(
+      `Cannot watch nodes at Curator "${proxy.address}": UNAVAILABLE: Connection attempt timed out after 5000ms`,
+    );
+    expect(seconds).toBeWithin(4, 10);
+  }, 30_000);
+
+  test("a Curator that still gathers its nodes is waited for longer than any of these", async () => {
+    await using curator = await FakeCurator.start();
+    curator.style({ silent: true });
+    using connection = connect(curator.address);
+    const stop = AbortSignal.timeout(21_000);
+    for await (const _ of connection.watchNodes(stop)) throw new Error("it was to stay silent");
+    expect(stop.aborted).toBe(true);
+    expect(curator.seen().streams).toHaveLength(1);
+  }, 40_000);
+
+  test("a call that gets no answer is given up after 10 s", async () => {
+    await using curator = await FakeCurator.start();
+    curator.hangCalls(true);
+    using connection = connect(curator.address);
+    const { error, seconds } = await durationOf(errorOf(connection.announce(announcement, forever)));
+    expect(error.message).toBe(
+      `Cannot announce to Curator "${curator.address}": DEADLINE_EXCEEDED: no answer within 10 s`,
+    );
+    expect(seconds).toBeWithin(9, 15);
+  }, 30_000);
+});
