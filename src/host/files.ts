@@ -1,0 +1,379 @@
+/**
+ * Files that survive a power loss: the old content or the new, whole, at any instant (C3).
+ *
+ * A text is written to a temporary file in the same directory, with its final mode before its first byte,
+ * flushed, and only then given its name; the directory is flushed last, since a rename is not on the disk before
+ * that. What a crash leaves is a temporary file that nobody reads; `removeLeftovers` takes it away at the next
+ * start. Nothing here follows a symbolic link when writing.
+ */
+import { lstatSync, unlinkSync, constants, type BigIntStats } from "node:fs";
+import { chmod, link, lstat, mkdir, open, readdir, rename, unlink, type FileHandle } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+
+import { quote, type Problem } from "../core/problem.ts";
+import { ClusternetError, SettingsError, isSystemError, messageOf } from "../errors.ts";
+
+/** Mode of every file that may hold a secret. */
+export const privateMode = 0o600;
+
+/** Longest path that fits the address of a Unix socket: 108 bytes with the zero at the end. */
+const maxSocketPathBytes = 107;
+
+const temporaryName = /^\..+\.[0-9a-f]{16}\.clusternet-tmp$/;
+
+/** What the system said, without the call and path that Node puts behind it: "ENOSPC: no space left on device". */
+export function systemReason(error: unknown): string {
+  return messageOf(error).replace(/, \w+(?: '.*')?$/s, "");
+}
+
+/**
+ * Path of the agent's socket. Throws SettingsError when it is too long for one: the kernel would cut it, or
+ * refuse it with a message that names neither.
+ */
+export function socketPath(directory: string, interfaceName: string): string {
+  const path = join(directory, `${interfaceName}.sock`);
+  const bytes = Buffer.byteLength(path);
+  if (bytes > maxSocketPathBytes) {
+    throw new SettingsError(
+      `Cannot use data directory ${quote(directory)}: the socket path in it has ${bytes} bytes, expected at most ${maxSocketPathBytes}`,
+      { hint: "Choose a data directory with a shorter path" },
+    );
+  }
+  return path;
+}
+
+/**
+ * Makes the data directory with mode 0700, and the directories above it, where they are missing. One that is there
+ * stays as it is, readable or not. Throws SettingsError.
+ */
+export async function ensureDataDirectory(directory: string): Promise<void> {
+  try {
+    await mkdir(dirname(directory), { recursive: true });
+    await mkdir(directory, { mode: 0o700 });
+    // The umask may have taken something away from the mode.
+    await chmod(directory, 0o700);
+    await syncDirectory(dirname(directory));
+  } catch (error) {
+    if (isSystemError(error, "EEXIST") && (await isDirectory(directory))) return;
+    const found = isSystemError(error, "EEXIST")
+      ? "something other than a directory is there or above it"
+      : systemReason(error);
+    throw new SettingsError(`Cannot make data directory ${quote(directory)}: ${found}`, {
+      cause: error,
+      hint: "Choose another one with --data-dir, or make it by hand",
+    });
+  }
+}
+
+async function isDirectory(path: string): Promise<boolean> {
+  try {
+    const handle = await open(path, constants.O_RDONLY | constants.O_DIRECTORY);
+    await handle.close();
+    return true;
+  } catch (error) {
+    // One that may not be read is a directory all the same; what comes next says so.
+    return isSystemError(error, "EACCES");
+  }
+}
+
+/** Removes what a crash left half written in the directory. Call it only while holding the directory's lock. */
+export async function removeLeftovers(directory: string): Promise<void> {
+  for (const name of await readdir(directory)) {
+    if (temporaryName.test(name)) await removeIfThere(join(directory, name));
+  }
+}
+
+/**
+ * Replaces the file's content, or makes the file. Throws ClusternetError when it cannot, or when something other
+ * than a regular file has that name; whatever was there is then untouched, and no temporary file stays.
+ */
+export async function replaceFile(path: string, text: string, mode: number): Promise<FileStamp> {
+  return await writeThrough(path, text, mode, async (temporary) => {
+    await refuseIrregular(path);
+    await rename(temporary, path);
+  });
+}
+
+/**
+ * Makes a file that was not there. False: something has that name already, and is untouched. Throws
+ * ClusternetError when it cannot; then there is no file of that name, not even an empty one.
+ */
+export async function makeFile(path: string, text: string, mode: number): Promise<boolean> {
+  let made = true;
+  await writeThrough(path, text, mode, async (temporary) => {
+    // Unlike rename, link never takes the place of what is there: not even of a dangling symbolic link.
+    try {
+      await link(temporary, path);
+    } catch (error) {
+      if (!isSystemError(error, "EEXIST")) throw error;
+      made = false;
+    }
+    await unlink(temporary);
+  });
+  return made;
+}
+
+/** Tells one state of a file from another: any write by anybody, a new file and a new mode change it. */
+export type FileStamp = string;
+
+function stampOf(stats: BigIntStats): FileStamp {
+  return [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.mode].join(":");
+}
+
+async function writeThrough(
+  path: string,
+  text: string,
+  mode: number,
+  name: (temporary: string) => Promise<void>,
+): Promise<FileStamp> {
+  const random = crypto.getRandomValues(new Uint8Array(8)).toHex();
+  const temporary = join(dirname(path), `.${basename(path)}.${random}.clusternet-tmp`);
+  try {
+    const stamp = await writeTemporary(temporary, text, mode);
+    await name(temporary);
+    await syncDirectory(dirname(path));
+    return stamp;
+  } catch (error) {
+    await removeIfThere(temporary).catch(() => {
+      // The first failure is the one to report, and a left temporary file harms nothing.
+    });
+    if (error instanceof ClusternetError) throw error;
+    throw new ClusternetError(`Cannot write ${quote(path)}: ${systemReason(error)}`, { cause: error });
+  }
+}
+
+async function writeTemporary(temporary: string, text: string, mode: number): Promise<FileStamp> {
+  const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
+  const handle = await open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+  try {
+    // Whatever the umask is: nobody else reads the file before this, since it can only take away.
+    await handle.chmod(mode);
+    await writeAll(handle, Buffer.from(text));
+    await handle.sync();
+    return stampOf(await handle.stat({ bigint: true }));
+  } finally {
+    await handle.close();
+  }
+}
+
+/** A nearly full disk takes a part of a write before it refuses the next one. */
+async function writeAll(handle: FileHandle, bytes: Uint8Array): Promise<void> {
+  for (let at = 0; at < bytes.length;) {
+    at += (await handle.write(bytes, at, bytes.length - at)).bytesWritten;
+  }
+}
+
+async function refuseIrregular(path: string): Promise<void> {
+  try {
+    const stats = await lstat(path);
+    if (!stats.isFile()) {
+      throw new ClusternetError(
+        `Cannot write ${quote(path)}: it is ${nameOfKind(stats)}, expected a regular file`,
+        {
+          hint: "Remove it: the file is then made anew",
+        },
+      );
+    }
+  } catch (error) {
+    if (!isSystemError(error, "ENOENT")) throw error;
+  }
+}
+
+interface Kind {
+  isDirectory(): boolean;
+  isSymbolicLink(): boolean;
+  isFIFO(): boolean;
+  isSocket(): boolean;
+}
+
+function nameOfKind(stats: Kind): string {
+  if (stats.isDirectory()) return "a directory";
+  if (stats.isSymbolicLink()) return "a symbolic link";
+  if (stats.isFIFO()) return "a named pipe";
+  return stats.isSocket() ? "a socket" : "a device";
+}
+
+async function syncDirectory(directory: string): Promise<void> {
+  const handle = await open(directory, constants.O_RDONLY | constants.O_DIRECTORY);
+  try {
+    await handle.sync();
+  } catch (error) {
+    // Some file systems cannot flush a directory and say so in this way.
+    if (!isSystemError(error, "EINVAL")) throw error;
+  } finally {
+    await handle.close();
+  }
+}
+
+async function removeIfThere(path: string): Promise<void> {
+  try {
+    await unlink(path);
+  } catch (error) {
+    if (!isSystemError(error, "ENOENT")) throw error;
+  }
+}
+
+/** A file as it was read. */
+export interface ReadFile {
+  readonly text: string;
+  /** Permission bits as they were found. */
+  readonly mode: number;
+  /** The mode was found open to others and set to 0600. */
+  readonly closed: boolean;
+  readonly modifiedAt: Date;
+  readonly stamp: FileStamp;
+}
+
+export interface ReadOptions {
+  /** A longer file is refused before any of it is read. */
+  readonly maxBytes: number;
+  /** When others may read or write the file, it is set to 0600 before it is read, where the file system lets us. */
+  readonly closeToOthers?: boolean;
+}
+
+/**
+ * Reads a regular file, undefined when nothing has that name. Throws ClusternetError whose message is the reason
+ * alone ("it is a directory, expected a regular file"): the caller says which file and what for. Never waits, so a named
+ * pipe hangs nothing.
+ */
+export async function readRegularFile(path: string, options: ReadOptions): Promise<ReadFile | undefined> {
+  let handle: FileHandle;
+  try {
+    handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
+  } catch (error) {
+    if (isSystemError(error, "ENOENT")) {
+      if (!(await isThere(path))) return undefined;
+      throw new ClusternetError("it is a symbolic link to nowhere, expected a regular file", {
+        cause: error,
+      });
+    }
+    if (isSystemError(error, "ENXIO")) {
+      throw new ClusternetError("it is a socket, expected a regular file", { cause: error });
+    }
+    throw new ClusternetError(systemReason(error), { cause: error });
+  }
+  try {
+    const stats = await handle.stat();
+    if (!stats.isFile()) throw new ClusternetError(`it is ${nameOfKind(stats)}, expected a regular file`);
+    const { maxBytes, closeToOthers = false } = options;
+    if (stats.size > maxBytes) {
+      throw new ClusternetError(`it has ${stats.size} bytes, expected at most ${maxBytes}`);
+    }
+    const mode = stats.mode & 0o7777;
+    const closed = closeToOthers && isOpenToOthers(mode) && (await tryChmod(handle));
+    const text = await handle.readFile({ encoding: "utf8" });
+    return {
+      text,
+      mode,
+      closed,
+      modifiedAt: stats.mtime,
+      stamp: stampOf(await handle.stat({ bigint: true })),
+    };
+  } catch (error) {
+    if (error instanceof ClusternetError) throw error;
+    throw new ClusternetError(systemReason(error), { cause: error });
+  } finally {
+    await handle.close();
+  }
+}
+
+/** True when the mode lets anybody but the owner do anything. */
+export function isOpenToOthers(mode: number): boolean {
+  return (mode & 0o077) !== 0;
+}
+
+/** `key-mode` for a file that holds a private key, when others could read it: `name` says which, like "Private key". */
+export function modeProblems(name: string, file: Pick<ReadFile, "mode" | "closed">): readonly Problem[] {
+  if (!isOpenToOthers(file.mode)) return [];
+  const mode = file.mode.toString(8).padStart(4, "0");
+  const now = file.closed ? "others can no longer read it" : "it is as it was";
+  return [
+    {
+      kind: "key-mode",
+      message: `${name} had mode ${mode}, expected 0600: the private key in it may have leaked; ${now}`,
+    },
+  ];
+}
+
+async function tryChmod(handle: FileHandle): Promise<boolean> {
+  try {
+    await handle.chmod(privateMode);
+    return true;
+  } catch (error) {
+    // A file system that cannot be written, or another's file: the caller reports the mode in any case.
+    if (!["EROFS", "EPERM"].some((code) => isSystemError(error, code))) throw error;
+    return false;
+  }
+}
+
+async function isThere(path: string): Promise<boolean> {
+  try {
+    await lstat(path);
+    return true;
+  } catch (error) {
+    if (isSystemError(error, "ENOENT")) return false;
+    throw error;
+  }
+}
+
+/**
+ * A file that this program alone keeps: remembers what it last wrote or read, so that the same text is not written
+ * again, unless the file was changed, replaced or removed by somebody meanwhile.
+ */
+export class KeptFile {
+  readonly path: string;
+  #last: { readonly text: string; readonly stamp: FileStamp } | undefined;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  /** As `readRegularFile`; a file that others could read is closed to them. */
+  async read(maxBytes: number): Promise<ReadFile | undefined> {
+    const file = await readRegularFile(this.path, { maxBytes, closeToOthers: true });
+    this.#last = file;
+    return file;
+  }
+
+  /** Makes the file hold this text, mode 0600. False: it does already. Throws ClusternetError. */
+  async write(text: string): Promise<boolean> {
+    if (this.#last?.text === text && this.#last.stamp === (await stampAt(this.path))) return false;
+    this.#last = { text, stamp: await replaceFile(this.path, text, privateMode) };
+    return true;
+  }
+}
+
+async function stampAt(path: string): Promise<FileStamp | undefined> {
+  try {
+    return stampOf(await lstat(path, { bigint: true }));
+  } catch {
+    // Whatever is wrong with the file: writing it anew mends it or says why not.
+    return undefined;
+  }
+}
+
+/**
+ * Binds a Unix socket with mode 0600 from its first instant: `bind` must do it before it returns. A socket that a
+ * dead process left is taken away first; call it only while holding the directory's lock. Throws ClusternetError
+ * when something else has that name.
+ */
+export function bindPrivateSocket<T>(path: string, bind: () => T): T {
+  const stats = lstatSync(path, { throwIfNoEntry: false });
+  if (stats?.isSocket() === true) unlinkSync(path);
+  else if (stats !== undefined) {
+    const kind = stats.isFile() ? "a regular file" : nameOfKind(stats);
+    throw new ClusternetError(
+      `Cannot make socket ${quote(path)}: it is ${kind}, expected nothing or a socket`,
+      {
+        hint: "Remove it",
+      },
+    );
+  }
+  // The socket gets its mode from the umask, which belongs to the process: nothing may wait in between.
+  const umask = process.umask(0o177);
+  try {
+    return bind();
+  } finally {
+    process.umask(umask);
+  }
+}
