@@ -1,0 +1,118 @@
+/**
+ * The file `<interface>.state`: what else a restart must know (C3). Losing it harms nothing but that.
+ *
+ * So a file that cannot be read or understood is logged and taken for empty, and the next write replaces it. The
+ * loopback addresses count only in the boot in which they were added: after a reboot, an address of that
+ * text on `lo` is somebody else's.
+ */
+import { readFile } from "node:fs/promises";
+
+import * as v from "valibot";
+
+import { parseAddress, parsePrefix, type Address, type Prefix } from "../core/prefix.ts";
+import { quote } from "../core/problem.ts";
+import { ClusternetError, messageOf } from "../errors.ts";
+import type { Logger } from "../log.ts";
+import { KeptFile } from "./files.ts";
+
+/** What is remembered of earlier runs. */
+export interface AgentState {
+  /** Added to `lo` by this program and not taken away since. */
+  readonly loopbackAddresses: readonly Address[];
+  readonly clusterNets: readonly Prefix[];
+  readonly interfaceName?: string;
+  readonly listenPort?: number;
+  /** HOST:PORT of Curators that the cluster named. */
+  readonly learnedCurators: readonly string[];
+}
+
+export const emptyState: AgentState = { loopbackAddresses: [], clusterNets: [], learnedCurators: [] };
+
+/** Some hundred addresses at most: anything longer is not ours. */
+const maxStateFileBytes = 16 * 1024 * 1024;
+
+const stateSchema = v.object({
+  version: v.literal(1),
+  bootId: v.string(),
+  loopbackAddresses: v.array(v.string()),
+  clusterNets: v.array(v.string()),
+  interfaceName: v.optional(v.pipe(v.string(), v.regex(/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/))),
+  listenPort: v.optional(v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(65_535))),
+  learnedCurators: v.array(v.string()),
+});
+
+/** Changes at every boot of the machine, and only then. */
+export async function readBootId(): Promise<string> {
+  return (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
+}
+
+/** The state file of one interface, in this boot. Knows what it last read or wrote, so that nothing is written twice. */
+export class StateFile {
+  readonly path: string;
+  readonly #bootId: string;
+  readonly #file: KeptFile;
+
+  constructor(path: string, bootId: string) {
+    this.path = path;
+    this.#bootId = bootId;
+    this.#file = new KeptFile(path);
+  }
+
+  /** What is remembered; empty when there is no file. Never throws for what the file holds: that is logged. */
+  async read(logger: Logger): Promise<AgentState> {
+    try {
+      const file = await this.#file.read(maxStateFileBytes);
+      return file === undefined ? emptyState : parseState(file.text, this.#bootId);
+    } catch (error) {
+      if (!(error instanceof ClusternetError)) throw error;
+      logger.warn("State file cannot be used, going on without what it remembered", {
+        file: quote(this.path),
+        reason: messageOf(error),
+      });
+      return emptyState;
+    }
+  }
+
+  /** Remembers all of it, atomically. False: it is remembered already. Throws ClusternetError. */
+  async write(state: AgentState): Promise<boolean> {
+    return await this.#file.write(renderState(state, this.#bootId));
+  }
+}
+
+function renderState(state: AgentState, bootId: string): string {
+  const file: v.InferInput<typeof stateSchema> = {
+    version: 1,
+    bootId,
+    loopbackAddresses: state.loopbackAddresses.map((address) => address.text),
+    clusterNets: state.clusterNets.map((prefix) => prefix.text),
+    interfaceName: state.interfaceName,
+    listenPort: state.listenPort,
+    learnedCurators: [...state.learnedCurators],
+  };
+  return `${JSON.stringify(file, undefined, 2)}\n`;
+}
+
+function parseState(text: string, bootId: string): AgentState {
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (error) {
+    throw new ClusternetError("it is not JSON", { cause: error });
+  }
+  const result = v.safeParse(stateSchema, json);
+  if (!result.success) {
+    const [issue] = result.issues;
+    // Not the issue's message: it shows the value as it is, and a log line must not hold what nobody wrote.
+    const where = quote(v.getDotPath(issue) ?? "");
+    throw new ClusternetError(`field ${where} is missing or wrong`);
+  }
+  const { output } = result;
+  const { interfaceName, listenPort } = output;
+  return {
+    loopbackAddresses: output.bootId === bootId ? output.loopbackAddresses.map(parseAddress) : [],
+    clusterNets: output.clusterNets.map(parsePrefix),
+    ...(interfaceName === undefined ? {} : { interfaceName }),
+    ...(listenPort === undefined ? {} : { listenPort }),
+    learnedCurators: output.learnedCurators,
+  };
+}

@@ -1,0 +1,161 @@
+/** The state file: what a restart remembers, and what becomes of damage. */
+import { describe, expect, test } from "bun:test";
+import { lstat, mkdir, readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+
+import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { emptyState, readBootId, StateFile, type AgentState } from "../../src/host/state-file.ts";
+import { silentLogger, type Logger } from "../../src/log.ts";
+import { octal, withDirectory } from "./temporary.ts";
+
+const state: AgentState = {
+  loopbackAddresses: [parseAddress("10.192.1.1"), parseAddress("fd00::1")],
+  clusterNets: [parsePrefix("10.192.0.0/11")],
+  interfaceName: "clusternet",
+  listenPort: 7838,
+  learnedCurators: ["192.0.2.1:7835"],
+};
+
+const stateText = `{
+  "version": 1,
+  "bootId": "boot",
+  "loopbackAddresses": [
+    "10.192.1.1",
+    "fd00::1"
+  ],
+  "clusterNets": [
+    "10.192.0.0/11"
+  ],
+  "interfaceName": "clusternet",
+  "listenPort": 7838,
+  "learnedCurators": [
+    "192.0.2.1:7835"
+  ]
+}
+`;
+
+async function withStateFile(use: (path: string) => Promise<void>): Promise<void> {
+  await withDirectory((directory) => use(join(directory, "clusternet.state")));
+}
+
+/** A logger that keeps its warnings. */
+function recorder(): { logger: Logger; warnings: string[] } {
+  const warnings: string[] = [];
+  return {
+    warnings,
+    logger: {
+      ...silentLogger,
+      warn: (message, fields) => void warnings.push(`${message}: ${fields?.["reason"]}`),
+    },
+  };
+}
+
+describe("StateFile", () => {
+  test("writes this text, mode 0600, and not again what is there", async () => {
+    await withStateFile(async (path) => {
+      const file = new StateFile(path, "boot");
+      expect([await file.write(state), await file.write({ ...state })]).toEqual([true, false]);
+      expect([await readFile(path, "utf8"), octal((await lstat(path)).mode)]).toEqual([stateText, "600"]);
+    });
+  });
+
+  test.each([
+    { name: "everything in the same boot", bootId: "boot", content: stateText, want: state },
+    {
+      name: "all but the loopback addresses after another boot",
+      bootId: "next",
+      content: stateText,
+      want: { ...state, loopbackAddresses: [] },
+    },
+    {
+      name: "what a later version adds is passed over",
+      bootId: "boot",
+      content: stateText.replace("{", '{ "more": [1],'),
+      want: state,
+    },
+    {
+      name: "nothing where nothing was known",
+      bootId: "boot",
+      content: '{"version":1,"bootId":"boot","loopbackAddresses":[],"clusterNets":[],"learnedCurators":[]}',
+      want: emptyState,
+    },
+  ])("remembers $name", async ({ bootId, content, want }) => {
+    await withStateFile(async (path) => {
+      await writeFile(path, content, { mode: 0o600 });
+      const { logger, warnings } = recorder();
+      expect(await new StateFile(path, bootId).read(logger)).toEqual(want);
+      expect(warnings).toEqual([]);
+    });
+  });
+
+  test("is empty, without a word, where there is no file", async () => {
+    await withStateFile(async (path) => {
+      const { logger, warnings } = recorder();
+      expect([await new StateFile(path, "boot").read(logger), warnings]).toEqual([emptyState, []]);
+    });
+  });
+
+  const damaged: readonly { name: string; content: string; reason: string }[] = [
+    { name: "empty", content: "", reason: "it is not JSON" },
+    { name: "cut", content: stateText.slice(0, 100), reason: "it is not JSON" },
+    {
+      name: "of another version",
+      content: stateText.replace("1,", "2,"),
+      reason: 'field "version" is missing or wrong',
+    },
+    { name: "not an object", content: "[]", reason: 'field "version" is missing or wrong' },
+    {
+      name: "with a text that is a number",
+      content: stateText.replace('"fd00::1"', "7"),
+      reason: 'field "loopbackAddresses.1" is missing or wrong',
+    },
+    {
+      name: "with a port that cannot be",
+      content: stateText.replace("7838", "70000"),
+      reason: 'field "listenPort" is missing or wrong',
+    },
+    {
+      name: "with an interface name that cannot be",
+      content: stateText.replace('"clusternet"', '"a/b"'),
+      reason: "interfaceName",
+    },
+    {
+      name: "with an address that is none",
+      content: stateText.replace("fd00::1", "fd00::g"),
+      reason: "fd00::g",
+    },
+    {
+      name: "with a prefix that is none",
+      content: stateText.replace("10.192.0.0/11", "10.192.0.1/11"),
+      reason: "10.192.0.1/11",
+    },
+  ];
+  test.each(damaged)(
+    "logs a file that is $name, takes it for empty, and writes over it",
+    async ({ content, reason }) => {
+      await withStateFile(async (path) => {
+        await writeFile(path, content, { mode: 0o600 });
+        const { logger, warnings } = recorder();
+        const file = new StateFile(path, "boot");
+        expect(await file.read(logger)).toEqual(emptyState);
+        expect(warnings).toEqual([expect.stringContaining(reason)]);
+        expect(await file.write(state)).toBe(true);
+        expect(await readFile(path, "utf8")).toBe(stateText);
+      });
+    },
+  );
+
+  test("logs a directory in its place", async () => {
+    await withStateFile(async (path) => {
+      await mkdir(path);
+      const { logger, warnings } = recorder();
+      expect(await new StateFile(path, "boot").read(logger)).toEqual(emptyState);
+      expect(warnings).toEqual([expect.stringContaining("it is a directory, expected a regular file")]);
+    });
+  });
+});
+
+test("readBootId() is the kernel's and stays the same", async () => {
+  expect(await readBootId()).toMatch(/^[0-9a-f-]{36}$/);
+  expect(await readBootId()).toBe(await readBootId());
+});
