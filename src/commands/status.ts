@@ -1,0 +1,134 @@
+/**
+ * `clusternet status`: the mesh as this node sees it, asked of the running agent.
+ *
+ * Without an agent, or with one that does not answer in time, it is read from the files and the interface; the
+ * status then says that no agent runs. Changes nothing, and makes no key.
+ */
+import { join } from "node:path";
+import { judgeNode } from "../core/claim.ts";
+import type { SeenHost } from "../core/host-state.ts";
+import type { PublicKey } from "../core/key.ts";
+import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
+import { type Prefix, parsePrefix } from "../core/prefix.ts";
+import { type Problem, quote } from "../core/problem.ts";
+import { ClusternetError, type ExitStatus, describeError, exitStatus } from "../errors.ts";
+import { createRunCommand, type RunCommand } from "../host/command.ts";
+import { socketPath } from "../host/files.ts";
+import { keyFileName, readKeyFile } from "../host/key-file.ts";
+import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
+import { readHost } from "../host/read.ts";
+import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
+import {
+  type PlaceSettings,
+  type StatusSettings,
+  defaultClusterNet,
+  defaultListenPort,
+} from "../settings.ts";
+import { type Status, buildStatus, noCurator } from "../status.ts";
+import { fetchStatus } from "../status-socket.ts";
+import { renderStatus } from "../status-text.ts";
+import { version } from "../version.ts";
+import type { CommandContext } from "./context.ts";
+
+/** An agent that is alive answers in milliseconds; one that was stopped never does. */
+const askTimeoutMs = 2000;
+
+/** 3 with `--check` when there is a problem or no agent runs, else 0. */
+export async function status(
+  settings: StatusSettings,
+  context: Pick<CommandContext, "log" | "stdout" | "terminal" | "clock">,
+): Promise<ExitStatus> {
+  const path = socketPath(settings.dataDirectory, settings.interfaceName);
+  const asked = await fetchStatus(path, askTimeoutMs);
+  const found =
+    asked.kind === "status"
+      ? asked.status
+      : await readStatus(
+          settings,
+          asked.kind === "absent"
+            ? "no agent runs"
+            : `the agent at socket ${quote(path)} cannot be asked: ${asked.reason}`,
+          { ...context, run: createRunCommand() },
+        );
+  context.stdout(
+    settings.json
+      ? `${JSON.stringify(found, undefined, 2)}\n`
+      : renderStatus(found, { now: context.clock.wallTime(), color: context.terminal }),
+  );
+  const good = found.agent.running && found.problems.length === 0;
+  return settings.check && !good ? exitStatus.problems : exitStatus.ok;
+}
+
+/** The status without an agent, whose absence `why` explains. What cannot be read is a problem in it. */
+export async function readStatus(
+  place: PlaceSettings,
+  why: string,
+  { log, clock, run }: Pick<CommandContext, "log" | "clock"> & { readonly run: RunCommand },
+): Promise<Status> {
+  const { dataDirectory, interfaceName } = place;
+  const problems: Problem[] = [];
+  const orProblem = async <T>(kind: Problem["kind"], read: Promise<T>): Promise<T | undefined> => {
+    try {
+      return await read;
+    } catch (error) {
+      if (!(error instanceof ClusternetError)) throw error;
+      problems.push({ kind, message: describeError(error) });
+      return undefined;
+    }
+  };
+  const key = await orProblem("source-failed", readKeyFile(join(dataDirectory, keyFileName)));
+  const ownKey = key?.key.publicKey;
+  const last = await new MeshFile(join(dataDirectory, `${interfaceName}.conf`)).read(ownKey);
+  const state = await new StateFile(join(dataDirectory, `${interfaceName}.state`), await readBootId()).read(
+    log,
+  );
+  const clusterNets = state.clusterNets.length > 0 ? state.clusterNets : [parsePrefix(defaultClusterNet)];
+  const seen = await orProblem(
+    "apply-failed",
+    readHost({ run, interfaceName, networks: clusterNets, ourKeys: keysOf(ownKey, last) }),
+  );
+  if (seen?.foreignLink !== undefined) {
+    problems.push({
+      kind: "interface-foreign",
+      message: `Interface ${quote(interfaceName)} is ${seen.foreignLink}, expected WireGuard`,
+    });
+  }
+  const publicKey = ownKey ?? (last.kind === "mesh" ? last.publicKey : seen?.interface?.publicKey);
+  const built = meshOf(last, clusterNets, publicKey, seen);
+  problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
+  return buildStatus({
+    version,
+    agent: { running: false, notReady: [why] },
+    node: { ...(publicKey === undefined ? {} : { publicKey }), announced: [] },
+    curator: noCurator,
+    ...(last.kind === "mesh" ? { source: "file", sourceAt: last.writtenAt } : {}),
+    interfaceName,
+    ...(seen?.interface === undefined ? {} : { interface: seen.interface }),
+    mesh: built.mesh,
+    listenPort: portOf(last, state),
+    problems,
+    now: clock.wallTime(),
+  });
+}
+
+function keysOf(ownKey: PublicKey | undefined, last: LastMesh): ReadonlySet<PublicKey> {
+  const ofFile = last.kind === "none" ? undefined : last.publicKey;
+  return new Set([ownKey, ofFile].filter((key) => key !== undefined));
+}
+
+/** The file's nodes judged as an agent would at its start. */
+function meshOf(
+  last: LastMesh,
+  clusterNets: readonly Prefix[],
+  ownPublicKey: PublicKey | undefined,
+  seen: SeenHost | undefined,
+): { readonly mesh: Mesh; readonly problems: readonly Problem[] } {
+  if (last.kind !== "mesh" || ownPublicKey === undefined) return { mesh: { peers: [] }, problems: [] };
+  const rules = { clusterNets, ownPublicKey, hostAddresses: seen?.addresses ?? new Set<string>() };
+  const claims = last.nodes.map((node) => judgeNode(node, rules));
+  return buildMesh({ claims, ownPrefixes: [], incumbents: noIncumbents });
+}
+
+function portOf(last: LastMesh, state: AgentState): number {
+  return last.kind === "mesh" ? last.listenPort : (state.listenPort ?? defaultListenPort);
+}

@@ -1,0 +1,174 @@
+/**
+ * The status for people: problems first, then this node, then a line for every peer.
+ *
+ * Everything is one line each and aligned, so that `grep` and `awk` work on it. Text in a status can come from
+ * a file or another program's answer, so whatever a terminal would obey is escaped here once more.
+ */
+import type { Status, StatusPeer } from "./status.ts";
+
+export interface StatusTextOptions {
+  readonly now: Date;
+  /** For a terminal: problems stand out. */
+  readonly color: boolean;
+}
+
+/** The whole text, with its last line end. */
+export function renderStatus(status: Status, options: StatusTextOptions): string {
+  const blocks = [
+    problemLines(status, options),
+    factLines(status, options.now),
+    peerLines(status.peers, options.now),
+  ];
+  return blocks
+    .filter((lines) => lines.length > 0)
+    .map((lines) => `${lines.join("\n")}\n`)
+    .join("\n");
+}
+
+function problemLines({ problems }: Status, { now, color }: StatusTextOptions): string[] {
+  if (problems.length === 0) return [];
+  const [on, off] = color ? ["\u001b[1;31m", "\u001b[0m"] : ["", ""];
+  const rows = problems.map(({ kind, nodeId, since, message }) => [
+    kind,
+    nodeId ?? "-",
+    since === null ? "-" : ago(since, now),
+    message,
+  ]);
+  return [`${on}problems: ${problems.length}${off}`, ...alignColumns(rows).map((line) => `  ${line}`)];
+}
+
+function factLines(status: Status, now: Date): string[] {
+  const { agent, node, interface: link } = status;
+  const since = (time: string | null, word = "since"): string | null =>
+    time === null ? null : `${word} ${time} (${ago(time, now)})`;
+  const rows = [
+    [
+      "agent:",
+      agent.running
+        ? joined([
+            agent.ready ? "ready" : "not ready",
+            agent.pid === null ? null : `process ${agent.pid}`,
+            since(agent.startedAt),
+            `version ${status.version}`,
+          ])
+        : "not running",
+    ],
+    ...agent.reasons.map((reason) => ["", reason]),
+    ["node:", node.id ?? "unknown"],
+    ["public key:", node.publicKey ?? "unknown"],
+    ["address:", node.externalAddress ?? "unknown"],
+    [
+      "announced:",
+      node.announced.length === 0
+        ? "nothing"
+        : `${node.announced.join(", ")}${node.announcedAt === null ? "" : ` (${ago(node.announcedAt, now)})`}`,
+    ],
+    ["curator:", joined([curatorText(status), since(status.curator.since), lastEventText(status, now)])],
+    ["mesh:", meshText(status, now)],
+    [
+      "interface:",
+      joined([
+        link.name,
+        link.implementation ?? "absent",
+        link.listenPort === null ? null : `port ${link.listenPort}`,
+        link.mtu === null ? null : `MTU ${link.mtu}`,
+        link.implementation === null ? null : link.up ? "up" : "down",
+      ]),
+    ],
+    ["peers:", countText(status.peers)],
+  ];
+  return alignColumns(rows);
+}
+
+/** What is known of it, in one line. */
+function joined(texts: readonly (string | null)[]): string {
+  return texts.filter((text) => text !== null).join(", ");
+}
+
+function curatorText({ curator }: Status): string {
+  const { state, address, fullPicture } = curator;
+  if (state === "none") return "none";
+  if (state === "connecting") return address === null ? "connecting" : `connecting to ${address}`;
+  return `connected to ${address ?? "?"}, ${fullPicture ? "full picture" : "no full picture yet"}`;
+}
+
+function lastEventText({ curator }: Status, now: Date): string | null {
+  return curator.lastEventAt === null ? null : `last event ${ago(curator.lastEventAt, now)}`;
+}
+
+function meshText({ source, sourceAt }: Status, now: Date): string {
+  if (source === null) return "none";
+  const from = source === "file" ? "from the file" : "from the Curator";
+  return sourceAt === null ? from : `${from}, as of ${sourceAt} (${ago(sourceAt, now)})`;
+}
+
+function countText(peers: readonly StatusPeer[]): string {
+  const count = (state: StatusPeer["state"]): number => peers.filter((peer) => peer.state === state).length;
+  return peers.length === 0
+    ? "none"
+    : `${peers.length} (${count("connected")} connected, ${count("idle")} idle, ${count("never")} never)`;
+}
+
+function peerLines(peers: readonly StatusPeer[], now: Date): string[] {
+  if (peers.length === 0) return [];
+  const heading = ["NODE", "STATE", "HANDSHAKE", "RECEIVED", "SENT", "ENDPOINT", "PUBLIC KEY", "PREFIXES"];
+  return alignColumns([
+    heading,
+    ...peers.map((peer) => [
+      peer.id ?? "-",
+      peer.state,
+      peer.latestHandshakeAt === null ? "-" : ago(peer.latestHandshakeAt, now),
+      bytes(peer.receivedBytes),
+      bytes(peer.sentBytes),
+      peer.endpoint ?? "-",
+      peer.publicKey,
+      peer.prefixes.join(" ") || "-",
+    ]),
+  ]);
+}
+
+/** Rows as lines: every column but the last as wide as its widest cell, two spaces between. */
+function alignColumns(rows: readonly (readonly string[])[]): string[] {
+  const cells = rows.map((row) => row.map(printable));
+  const widths: number[] = [];
+  for (const row of cells) {
+    for (const [column, cell] of row.entries()) widths[column] = Math.max(widths[column] ?? 0, cell.length);
+  }
+  return cells.map((row) =>
+    row
+      .map((cell, column) => (column === row.length - 1 ? cell : cell.padEnd((widths[column] ?? 0) + 2)))
+      .join("")
+      .trimEnd(),
+  );
+}
+
+function printable(text: string): string {
+  // oxlint-disable-next-line no-control-regex -- finding control characters is the purpose
+  const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+  return text.replace(unsafe, (character) => `\\u{${character.charCodeAt(0).toString(16)}}`);
+}
+
+const units = [
+  { name: "d", seconds: 86_400 },
+  { name: "h", seconds: 3600 },
+  { name: "min", seconds: 60 },
+  { name: "s", seconds: 1 },
+] as const;
+
+/** How long ago, in the largest unit that fits. A time in the future (clocks differ) is "0 s ago". */
+function ago(time: string, now: Date): string {
+  const seconds = Math.max(0, Math.floor((now.getTime() - Date.parse(time)) / 1000));
+  const unit = units.find((each) => seconds >= each.seconds) ?? units[units.length - 1];
+  return `${Math.floor(seconds / (unit?.seconds ?? 1))} ${unit?.name ?? "s"} ago`;
+}
+
+function bytes(count: number): string {
+  const names = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let value = count;
+  let index = 0;
+  while (value >= 1024 && index < names.length - 1) {
+    value /= 1024;
+    index++;
+  }
+  return `${index === 0 ? value : value.toFixed(1)} ${names[index]}`;
+}
