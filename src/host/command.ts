@@ -1,12 +1,30 @@
 /**
  * Runs the programs `wg`, `ip` and `wireguard-go`: the only place that starts a process.
+ *
+ * Arguments reach the program as they are: Bun's `$` quotes what is interpolated, and there is no other text in the
+ * command. A child gets PATH and LC_ALL=C and nothing else of this program's environment; no secret is ever an
+ * argument. Whatever a program says on stderr is redacted before anybody sees it, because wg(8) prints the line of a
+ * configuration that it does not understand, private key included.
+ *
+ * `$` has no time limit and tells no process ID, and any of these programs can hang: `wg` on the socket of a stopped
+ * wireguard-go, `ip` on a lock of the kernel. So every call carries a number in its environment by which a child that
+ * is late is found among our own and ended. What must outlive this program, or be read while it runs, is started with
+ * Bun.spawn, which knows the process and can give it a session of its own.
  */
+import { $ } from "bun";
+import { readdir, readFile } from "node:fs/promises";
+import { CommandError, exitStatus, messageOf } from "../errors.ts";
 
 export interface CommandOptions {
   /** The program is ended after this time. Default 10 s. */
   readonly timeoutMs?: number;
   /** Exit codes that are no error. Default [0]. */
   readonly okCodes?: readonly number[];
+  /**
+   * In a session of its own, so that what the program leaves running is not ended with this program's process group.
+   * Its standard output is not kept.
+   */
+  readonly detached?: boolean;
 }
 
 /**
@@ -14,3 +32,247 @@ export interface CommandOptions {
  * Throws CommandError: program not found in PATH, exit code, time limit; its stderr redacted.
  */
 export type RunCommand = (argv: readonly string[], options?: CommandOptions) => Promise<string>;
+
+/** Runs a program until it ends or `signal` aborts, and yields its standard output line by line. Throws CommandError when it cannot be started. */
+export type FollowCommand = (argv: readonly string[], signal: AbortSignal) => AsyncIterable<string>;
+
+const defaultTimeoutMs = 10_000;
+/** How long a program that was ended may take to be gone. One that hangs in the kernel is left behind. */
+const endTimeoutMs = 1_000;
+/** A dump of 10,000 peers with 64 prefixes each is about 15 MB. */
+const maxOutputBytes = 128 * 1024 * 1024;
+const shownArgvCharacters = 200;
+const shownStderrCharacters = 2_000;
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/** Debian package of each program, for the remedy. */
+const packageOf: Readonly<Record<string, string>> = {
+  wg: "wireguard-tools",
+  ip: "iproute2",
+  "wireguard-go": "wireguard-go",
+};
+
+/** Where a program is found in PATH, or undefined. */
+export function findProgram(name: string, path = Bun.env["PATH"] ?? defaultPath): string | undefined {
+  return Bun.which(name, { PATH: path }) ?? undefined;
+}
+
+/**
+ * Text with everything that could be a key replaced, except the keys in `known`.
+ *
+ * What wg(8) quotes of a configuration is replaced whole: a private key with a character too few or too many does not
+ * look like a key any more.
+ */
+export function redactKeys(text: string, known: ReadonlySet<string> = new Set()): string {
+  return text
+    .replace(/((?:Line unrecognized|Key is not the correct length or format)[^:\n]*:).*/g, "$1 [redacted]")
+    .replace(/[A-Za-z0-9+/]{43,}=*/g, (found) => (known.has(found) ? found : "[redacted]"));
+}
+
+/** The command as a person would type it, cut to one line's length. */
+export function renderArgv(argv: readonly string[]): string {
+  const line = argv.map((word) => (/^[\w@%+=:,./[\]-]+$/.test(word) ? word : JSON.stringify(word))).join(" ");
+  return line.length > shownArgvCharacters ? `${line.slice(0, shownArgvCharacters)}…` : line;
+}
+
+/** A RunCommand that looks programs up in `path` (default: PATH of this program, read at each call). */
+export function createRunCommand(options: { readonly path?: string } = {}): RunCommand {
+  const call = counter();
+  return async (argv, { timeoutMs = defaultTimeoutMs, okCodes = [0], detached = false } = {}) => {
+    const path = options.path ?? Bun.env["PATH"] ?? defaultPath;
+    const started = locate(argv, path);
+    const mark = `${process.pid}.${call()}`;
+    const env = { PATH: path, LC_ALL: "C", CLUSTERNET_CALL: mark };
+    const result = detached
+      ? await runDetached(started, env, timeoutMs)
+      : await runInShell(started, env, timeoutMs, mark);
+    if (result === "late") {
+      throw new CommandError(
+        `Cannot run "${renderArgv(argv)}": still running after ${timeoutMs / 1000} s, so it was ended`,
+        { argv, exit: exitStatus.unavailable },
+      );
+    }
+    if (result.stdout.length > maxOutputBytes) {
+      throw new CommandError(
+        `Cannot read the output of "${renderArgv(argv)}": ${result.stdout.length} characters, expected at most ${maxOutputBytes}`,
+        { argv, exitCode: result.exitCode },
+      );
+    }
+    if (!okCodes.includes(result.exitCode)) {
+      // What is among the arguments is no secret: `wg` may name the public key that it was given.
+      const stderr = redactKeys(result.stderr.slice(0, shownStderrCharacters), new Set(argv)).trim();
+      throw new CommandError(
+        `Cannot run "${renderArgv(argv)}": exit code ${result.exitCode}${stderr === "" ? "" : `: ${stderr.replaceAll("\n", "; ")}`}`,
+        { argv, exitCode: result.exitCode, stderr },
+      );
+    }
+    return result.stdout;
+  };
+}
+
+interface Outcome {
+  readonly exitCode: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+type Environment = Record<string, string>;
+
+function counter(): () => number {
+  let count = 0;
+  return () => ++count;
+}
+
+/** The arguments with the program's path in place of its name: `$` would take some names for commands of its own. */
+function locate(argv: readonly string[], path: string): readonly string[] {
+  const [program = "", ...rest] = argv;
+  const found = program.startsWith("/") ? program : findProgram(program, path);
+  if (found === undefined) {
+    const debian = packageOf[program];
+    throw new CommandError(`Cannot run "${program}": no such program in PATH`, {
+      argv,
+      exit: exitStatus.unavailable,
+      hint:
+        debian === undefined ? `Install ${program}` : `Install it, on Debian with: apt-get install ${debian}`,
+    });
+  }
+  return [found, ...rest];
+}
+
+async function runInShell(
+  argv: readonly string[],
+  env: Environment,
+  timeoutMs: number,
+  mark: string,
+): Promise<Outcome | "late"> {
+  const ended = $`${argv} < /dev/null`
+    .quiet()
+    .nothrow()
+    .cwd("/")
+    .env(env)
+    .then(
+      (done): Outcome => ({
+        exitCode: done.exitCode,
+        stdout: done.stdout.toString(),
+        stderr: done.stderr.toString(),
+      }),
+      // A `$` that is not even started, as for an argument longer than the kernel takes.
+      (error: unknown): Outcome => ({ exitCode: 126, stdout: "", stderr: messageOf(error) }),
+    );
+  const first = await within(ended, timeoutMs);
+  if (first !== "late") return first;
+  for (const pid of await childrenWith(mark)) endProcess(pid);
+  await within(ended, endTimeoutMs);
+  return "late";
+}
+
+/** What comes of the promise, or "late". No timer is left behind. */
+async function within<T>(promise: Promise<T>, limitMs: number): Promise<T | "late"> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<"late">((resolve) => {
+    timer = setTimeout(() => resolve("late"), limitMs);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Process IDs of our own children whose environment holds this mark. */
+async function childrenWith(mark: string): Promise<number[]> {
+  const found: number[] = [];
+  for (const name of await readdir("/proc")) {
+    if (!/^[0-9]+$/.test(name)) continue;
+    // A process that ends while we look, or belongs to another user, cannot be read and is not ours.
+    const [stat, environ] = await Promise.all([
+      readFile(`/proc/${name}/stat`, "latin1").catch(() => ""),
+      readFile(`/proc/${name}/environ`, "latin1").catch(() => ""),
+    ]);
+    const parent = Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[1]);
+    if (parent === process.pid && environ.split("\0").includes(`CLUSTERNET_CALL=${mark}`)) {
+      found.push(Number(name));
+    }
+  }
+  return found;
+}
+
+function endProcess(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch {
+    // It ended by itself between the look and the signal.
+  }
+}
+
+/** stderr is a pipe: a program that goes into the background closes it, so reading it to its end waits for no daemon. */
+async function runDetached(
+  argv: readonly string[],
+  env: Environment,
+  timeoutMs: number,
+): Promise<Outcome | "late"> {
+  let child;
+  try {
+    child = Bun.spawn([...argv], {
+      cwd: "/",
+      env,
+      stdin: "ignore",
+      stdout: "ignore",
+      stderr: "pipe",
+      detached: true,
+      timeout: timeoutMs,
+      killSignal: "SIGKILL",
+    });
+  } catch (error) {
+    return { exitCode: 126, stdout: "", stderr: messageOf(error) };
+  }
+  const [exitCode, stderr] = await Promise.all([
+    child.exited,
+    within(new Response(child.stderr).text(), timeoutMs + endTimeoutMs),
+  ]);
+  if (child.signalCode === "SIGKILL") return "late";
+  return { exitCode, stdout: "", stderr: stderr === "late" ? "" : stderr };
+}
+
+/** A line longer than this is no line of a program that we follow; what came so far is dropped. */
+const maxLineCharacters = 64 * 1024;
+
+/**
+ * A FollowCommand. The program ends with `signal`, and also when this process is killed: where setpriv(1) is
+ * there (util-linux) the kernel is asked to end the child with its parent; elsewhere it ends at the first line
+ * that it cannot write.
+ */
+export function createFollowCommand(options: { readonly path?: string } = {}): FollowCommand {
+  return async function* follow(argv, signal) {
+    const path = options.path ?? Bun.env["PATH"] ?? defaultPath;
+    const program = locate(argv, path);
+    const setpriv = findProgram("setpriv", path);
+    const child = Bun.spawn(
+      setpriv === undefined ? [...program] : [setpriv, "--pdeathsig", "KILL", "--", ...program],
+      {
+        cwd: "/",
+        env: { PATH: path, LC_ALL: "C" },
+        stdin: "ignore",
+        stdout: "pipe",
+        stderr: "ignore",
+      },
+    );
+    const end = (): void => child.kill("SIGKILL");
+    signal.addEventListener("abort", end, { once: true });
+    if (signal.aborted) end();
+    try {
+      const decoder = new TextDecoder();
+      let rest = "";
+      for await (const piece of child.stdout) {
+        const lines = (rest + decoder.decode(piece, { stream: true })).split("\n");
+        rest = lines.pop() ?? "";
+        if (rest.length > maxLineCharacters) rest = "";
+        yield* lines;
+      }
+    } finally {
+      signal.removeEventListener("abort", end);
+      end();
+      await child.exited;
+    }
+  };
+}
