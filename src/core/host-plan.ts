@@ -1,155 +1,37 @@
 /**
  * Wanted against seen: the steps that make this host match, as data (C4.1, C4.3, C4.9, C4.11, C4.12).
  *
- * Pure: host/read.ts makes what is seen, host/apply.ts carries steps out, `renderStep` shows them to people.
+ * Pure: host/read.ts makes what is seen, host/apply.ts carries steps out, core/host-commands.ts says what commands
+ * they are, core/host-fold.ts what they leave behind. A plan is made by pretending: each step is folded into what is
+ * seen before the next is thought of, so a step's side effects (a link set down loses its routes) are planned for.
+ *
+ * The order keeps packets for ClusterNet from leaving unencrypted and peers from losing any: the guard first; group
+ * and MTU before the link is up and routed; a new loopback address before the route that has it as source, and the
+ * old address last, since the kernel drops an IPv4 route together with its source.
  */
+import { foldStep } from "./host-fold.ts";
+import {
+  announcedEndpoint,
+  guardMetric,
+  linkGroup,
+  routeMetric,
+  routeProtocol,
+  type EndpointMemory,
+  type PeerChange,
+  type Remembered,
+  type SeenHost,
+  type SeenInterface,
+  type SeenPeer,
+  type SeenRoute,
+  type Step,
+  type WantedHost,
+} from "./host-state.ts";
 import type { PublicKey } from "./key.ts";
 import type { Peer } from "./mesh.ts";
-import type { Address, Prefix } from "./prefix.ts";
-import type { Problem } from "./problem.ts";
+import { parseAddress, type Prefix } from "./prefix.ts";
+import { quote, type Problem } from "./problem.ts";
 
-/** Link group of the mesh interface: Metropolis' firewall knows the mesh by it. */
-export const linkGroup = 9;
-/** Routing protocol number of our routes. */
-export const routeProtocol = 129;
-/** Metric of the guard: the worst there is, so that any real route wins. */
-export const guardMetric = 4294967295;
-
-export interface WantedHost {
-  readonly interfaceName: string;
-  readonly publicKey: PublicKey;
-  readonly listenPort: number;
-  readonly mtu: number;
-  readonly keepaliveSeconds?: number;
-  readonly clusterNets: readonly Prefix[];
-  readonly peers: readonly Peer[];
-  /** Own loopback addresses, in order; the first of a family is the `src` of its route. */
-  readonly loopbackAddresses: readonly Address[];
-  /** Peers of the interface that are not wanted may be removed (C4.8). */
-  readonly exact: boolean;
-}
-
-export interface SeenPeer {
-  /** As `wg` prints it, like 192.0.2.2:7838 or [2001:db8::2]:7838. */
-  readonly endpoint?: string;
-  /** Canonical texts, sorted. */
-  readonly allowedIps: readonly string[];
-  readonly latestHandshakeSeconds: number;
-  readonly receivedBytes: number;
-  readonly sentBytes: number;
-  readonly keepaliveSeconds?: number;
-  readonly hasPresharedKey: boolean;
-}
-
-export interface SeenInterface {
-  readonly index: number;
-  /** The name that it has now; another one than wanted when somebody renamed it. */
-  readonly name: string;
-  readonly implementation: "kernel" | "userspace";
-  readonly group: number;
-  readonly mtu: number;
-  readonly up: boolean;
-  /** Absent: the interface has no key yet. */
-  readonly publicKey?: PublicKey;
-  readonly listenPort: number;
-  readonly fwmark: number;
-  readonly peers: ReadonlyMap<PublicKey, SeenPeer>;
-}
-
-/** A route of the main table whose destination is exactly a network asked for. */
-export interface SeenRoute {
-  readonly network: Prefix;
-  /** Route type: "unicast", "unreachable" … */
-  readonly type: string;
-  readonly device?: string;
-  readonly protocol: number;
-  readonly metric: number;
-  readonly src?: string;
-}
-
-export interface SeenHost {
-  /** Absent: no link of that name (nor, with its index, of another one). */
-  readonly interface?: SeenInterface;
-  /** A link of our name that is not WireGuard: left alone. */
-  readonly foreignLink?: string;
-  readonly routes: readonly SeenRoute[];
-  /** Canonical texts of the addresses on `lo`, in the kernel's order. */
-  readonly loopback: readonly string[];
-  /** Canonical texts of every address of this host. */
-  readonly addresses: ReadonlySet<string>;
-}
-
-/** What this program remembers of before: from the state file and from its own last runs. */
-export interface Remembered {
-  /** Loopback addresses that this program added in this boot. */
-  readonly addedLoopback: ReadonlySet<string>;
-  /** Public keys that files of ours name; an interface that has one of them is ours (C4.11). */
-  readonly ourKeys: ReadonlySet<PublicKey>;
-  /** ClusterNets of earlier runs that are no longer wanted. */
-  readonly formerClusterNets: readonly Prefix[];
-  readonly formerInterfaceName?: string;
-  /** What decides about endpoints (C4.6). */
-  readonly endpoints: EndpointMemory;
-}
-
-/** Endpoint rule of C4.6: what was announced when the endpoint was set, and how long a peer has been silent. */
-export interface EndpointMemory {
-  /** The first comparison since this program started: silence is not known, so the last handshake decides. */
-  readonly starting: boolean;
-  /** Announced endpoint that was last set or found right, by key. */
-  readonly announced: ReadonlyMap<PublicKey, string>;
-  /** Milliseconds (monotonic) for which the received bytes of a peer stand still; absent: not known. */
-  readonly quietMs: ReadonlyMap<PublicKey, number>;
-  readonly nowSeconds: number;
-}
-
-/** What `wg set` changes of one peer. Fields left out stay as they are. */
-export interface PeerChange {
-  readonly publicKey: PublicKey;
-  readonly remove?: true;
-  readonly endpoint?: string;
-  /** The whole list. */
-  readonly allowedIps?: readonly string[];
-  /** Prefixes to add with `+`, where `wg` knows it and nothing is taken away. */
-  readonly addAllowedIps?: readonly string[];
-  readonly keepaliveSeconds?: number;
-  readonly clearPresharedKey?: true;
-}
-
-export type Step =
-  | { readonly kind: "add-link"; readonly name: string; readonly mtu: number }
-  | { readonly kind: "rename-link"; readonly from: string; readonly to: string }
-  | { readonly kind: "delete-link"; readonly name: string; readonly implementation: "kernel" | "userspace" }
-  | {
-      readonly kind: "set-link";
-      readonly name: string;
-      readonly group?: number;
-      readonly mtu?: number;
-      readonly up?: boolean;
-    }
-  /** Key from the key file and port, by `wg set`. */
-  | {
-      readonly kind: "set-device";
-      readonly name: string;
-      readonly key: boolean;
-      readonly listenPort?: number;
-    }
-  /** The first apply: the file as a whole. */
-  | { readonly kind: "sync-conf"; readonly name: string }
-  | { readonly kind: "set-peers"; readonly name: string; readonly changes: readonly PeerChange[] }
-  | { readonly kind: "add-loopback"; readonly address: Address }
-  | { readonly kind: "remove-loopback"; readonly address: Address }
-  /** `replace`: the one there has protocol 129. */
-  | {
-      readonly kind: "set-route";
-      readonly network: Prefix;
-      readonly device: string;
-      readonly src?: Address;
-      readonly replace: boolean;
-    }
-  | { readonly kind: "delete-route"; readonly network: Prefix; readonly device: string }
-  | { readonly kind: "add-guard"; readonly network: Prefix }
-  | { readonly kind: "delete-guard"; readonly network: Prefix };
+export type * from "./host-state.ts";
 
 export interface HostPlan {
   /** In the order in which they must be done. Empty when nothing differs. */
@@ -158,25 +40,314 @@ export interface HostPlan {
   readonly problems: readonly Problem[];
 }
 
-export function planHost(_wanted: WantedHost, _seen: SeenHost, _remembered: Remembered): HostPlan {
-  throw new Error("unwritten");
+/** The steps from what is seen to what is wanted. The same three arguments give the same steps. */
+export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembered): HostPlan {
+  const draft = new Draft(wanted, seen);
+  const foreign = foreignInterface(wanted, seen, remembered);
+  for (const network of wanted.clusterNets) planGuard(draft, network);
+  if (foreign === undefined) planInterface(draft, remembered);
+  // A source that is not on the host just now: 6.1 keeps it in an IPv6 route, and the route has to be made again.
+  const present = new Set(seen.loopback);
+  for (const address of wanted.loopbackAddresses) {
+    if (!present.has(address.text)) draft.take({ kind: "add-loopback", address });
+  }
+  const problems: Problem[] = foreign === undefined ? [] : [foreign];
+  if (foreign === undefined) {
+    for (const network of wanted.clusterNets) {
+      const problem = planRoute(draft, network, present);
+      if (problem !== undefined) problems.push(problem);
+    }
+  }
+  removeLoopback(draft, remembered, new Set(wanted.loopbackAddresses.map((address) => address.text)));
+  const stillWanted = new Set(wanted.clusterNets.map((network) => network.text));
+  for (const network of remembered.formerClusterNets) {
+    if (!stillWanted.has(network.text)) removeNetwork(draft, network);
+  }
+  return { steps: draft.steps, problems };
 }
 
-/** `down`: takes away what is ours, in an order in which no packet leaves unencrypted meanwhile. */
+/**
+ * `down`: takes away what is ours. The guards go last: until then no packet for ClusterNet leaves unencrypted.
+ * Nothing of ours there: no step.
+ */
 export function planDown(
-  _wanted: Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey">,
-  _seen: SeenHost,
-  _remembered: Omit<Remembered, "endpoints">,
+  wanted: Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey">,
+  seen: SeenHost,
+  remembered: Omit<Remembered, "endpoints" | "formerPeers">,
 ): HostPlan {
-  throw new Error("unwritten");
+  const draft = new Draft(
+    { ...wanted, listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true },
+    seen,
+  );
+  const link = seen.interface;
+  const problems: Problem[] = [];
+  if (link !== undefined && isOurs(link, seen, wanted.publicKey, remembered)) {
+    draft.take({ kind: "delete-link", name: link.name });
+  } else if (link !== undefined || seen.foreignLink !== undefined) {
+    problems.push(foreignProblem(wanted.interfaceName, seen));
+  }
+  removeLoopback(draft, remembered, new Set());
+  const networks = new Map(
+    [...wanted.clusterNets, ...remembered.formerClusterNets].map((network) => [network.text, network]),
+  );
+  for (const network of networks.values()) removeNetwork(draft, network);
+  return { steps: draft.steps, problems };
 }
 
-/** What is seen after a step was carried out: lets the next change be planned without reading the host again. */
-export function foldStep(_seen: SeenHost, _step: Step, _wanted: WantedHost): SeenHost {
-  throw new Error("unwritten");
+/** Steps so far, and what will be seen once they are done. */
+class Draft {
+  readonly wanted: WantedHost;
+  readonly steps: Step[] = [];
+  seen: SeenHost;
+
+  constructor(wanted: WantedHost, seen: SeenHost) {
+    this.wanted = wanted;
+    this.seen = seen;
+  }
+
+  take(step: Step): void {
+    this.steps.push(step);
+    this.seen = foldStep(this.seen, step, this.wanted);
+  }
 }
 
-/** The step as a line for people, one per command: as `wg` and `ip` would be typed, key material hidden. */
-export function renderStep(_step: Step): string {
-  throw new Error("unwritten");
+type Ownership = Pick<Remembered, "ourKeys">;
+
+/** Ours by C4.11, an interface without any key left aside. */
+function isOurs(link: SeenInterface, seen: SeenHost, publicKey: PublicKey, { ourKeys }: Ownership): boolean {
+  if (link.publicKey !== undefined && (link.publicKey === publicKey || ourKeys.has(link.publicKey))) {
+    return true;
+  }
+  return (
+    link.group === linkGroup &&
+    seen.routes.some((route) => route.device === link.name && route.protocol === routeProtocol)
+  );
+}
+
+function foreignInterface(wanted: WantedHost, seen: SeenHost, remembered: Ownership): Problem | undefined {
+  const link = seen.interface;
+  if (seen.foreignLink !== undefined) return foreignProblem(wanted.interfaceName, seen);
+  // A link of another name that is not ours is nobody's business here.
+  if (link === undefined || link.name !== wanted.interfaceName) return undefined;
+  if (link.publicKey === undefined || isOurs(link, seen, wanted.publicKey, remembered)) return undefined;
+  return foreignProblem(wanted.interfaceName, seen);
+}
+
+function foreignProblem(name: string, seen: SeenHost): Problem {
+  const key = seen.interface?.publicKey;
+  const found =
+    seen.foreignLink !== undefined
+      ? `a link of this name is there that is not WireGuard (${seen.foreignLink})`
+      : `a WireGuard interface of this name is there with ${key === undefined ? "no key" : `the key ${key}`}, which is none of ours`;
+  return {
+    kind: "interface-foreign",
+    message: `Cannot use interface ${quote(name)}: ${found}; it is left alone (to remove it: ip link delete dev ${name})`,
+  };
+}
+
+function planGuard(draft: Draft, network: Prefix): void {
+  if (!routesOf(draft.seen, network).some(isGuard)) draft.take({ kind: "add-guard", network });
+}
+
+function isGuard(route: SeenRoute): boolean {
+  return route.type === "unreachable" && route.protocol === routeProtocol && route.metric === guardMetric;
+}
+
+function routesOf(seen: SeenHost, network: Prefix): readonly SeenRoute[] {
+  return seen.routes.filter((route) => route.network.text === network.text);
+}
+
+function planInterface(draft: Draft, remembered: Remembered): void {
+  const { wanted } = draft;
+  const name = wanted.interfaceName;
+  const before = draft.seen.interface;
+  if (before !== undefined && before.name !== name) {
+    if (isRenamed(before, draft, remembered))
+      draft.take({ kind: "rename-link", from: before.name, to: name });
+  }
+  if (draft.seen.interface?.name !== name) draft.take({ kind: "add-link", name, mtu: wanted.mtu });
+  const link = linkOf(draft);
+  const settings = {
+    ...(link.group !== linkGroup ? { group: linkGroup } : {}),
+    ...(link.mtu !== wanted.mtu ? { mtu: wanted.mtu } : {}),
+  };
+  if (Object.keys(settings).length > 0) draft.take({ kind: "set-link", name, ...settings });
+  planDevice(draft, remembered);
+  if (!linkOf(draft).up) draft.take({ kind: "set-link", name, up: true });
+}
+
+/** A link of another name is named back only when it has our key: its index alone may have been given anew. */
+function isRenamed(link: SeenInterface, { wanted }: Draft, { ourKeys }: Ownership): boolean {
+  return link.publicKey !== undefined && (link.publicKey === wanted.publicKey || ourKeys.has(link.publicKey));
+}
+
+function linkOf(draft: Draft): SeenInterface {
+  const link = draft.seen.interface;
+  if (link === undefined) throw new Error("a plan for the interface begins with the link");
+  return link;
+}
+
+/**
+ * Key, port and peers. `wg syncconf` touches every peer and resets a fwmark that somebody set, so it is left to a
+ * fresh interface, where it is one call for all; everything else is said with `wg set`.
+ */
+function planDevice(draft: Draft, remembered: Remembered): void {
+  const { wanted } = draft;
+  const name = wanted.interfaceName;
+  const link = linkOf(draft);
+  const fresh = link.peers.size === 0 && link.fwmark === 0 && wanted.peers.length > 0;
+  if (fresh && wanted.configWritten === true) {
+    draft.take({ kind: "sync-conf", name });
+    return;
+  }
+  const key = link.publicKey !== wanted.publicKey;
+  const port = link.listenPort !== wanted.listenPort;
+  if (key || port) {
+    draft.take({
+      kind: "set-device",
+      name,
+      key,
+      ...(port ? { listenPort: wanted.listenPort } : {}),
+    });
+  }
+  const changes = planPeers(wanted, link, remembered);
+  if (changes.length > 0) draft.take({ kind: "set-peers", name, changes });
+}
+
+/** Removals first, so that a prefix is given up before another peer takes it. */
+function planPeers(wanted: WantedHost, link: SeenInterface, remembered: Remembered): PeerChange[] {
+  const changes: PeerChange[] = [];
+  const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
+  for (const publicKey of link.peers.keys()) {
+    if (wantedKeys.has(publicKey)) continue;
+    // An unknown peer that stays keeps what no wanted peer has: WireGuard takes an equal prefix from it by itself.
+    if (wanted.exact || remembered.formerPeers.has(publicKey)) changes.push({ publicKey, remove: true });
+  }
+  for (const peer of wanted.peers) {
+    const change = planPeer(peer, link.peers.get(peer.publicKey), wanted, remembered.endpoints);
+    if (change !== undefined) changes.push(change);
+  }
+  return changes;
+}
+
+function planPeer(
+  peer: Peer,
+  seen: SeenPeer | undefined,
+  wanted: WantedHost,
+  memory: EndpointMemory,
+): PeerChange | undefined {
+  const { publicKey } = peer;
+  const keepaliveSeconds = wanted.keepaliveSeconds ?? 0;
+  const endpoint = planEndpoint(peer, seen, wanted.listenPort, memory);
+  const change = {
+    publicKey,
+    ...(endpoint === undefined ? {} : { endpoint }),
+    ...planAllowedIps(peer, seen),
+    ...(keepaliveSeconds === (seen?.keepaliveSeconds ?? 0) ? {} : { keepaliveSeconds }),
+    ...(seen?.hasPresharedKey === true ? { clearPresharedKey: true as const } : {}),
+  };
+  return seen !== undefined && Object.keys(change).length === 1 ? undefined : change;
+}
+
+function planAllowedIps(
+  peer: Peer,
+  seen: SeenPeer | undefined,
+): Pick<PeerChange, "allowedIps" | "addAllowedIps"> {
+  const allowedIps = peer.prefixes.map((prefix) => prefix.text);
+  if (seen === undefined) return { allowedIps };
+  const there = new Set(seen.allowedIps);
+  const added = allowedIps.filter((text) => !there.has(text));
+  const kept = allowedIps.length - added.length;
+  if (added.length === 0 && kept === there.size) return {};
+  return kept === there.size ? { allowedIps, addAllowedIps: added } : { allowedIps };
+}
+
+/** Nothing came from a peer for so long that a session would have been made anew meanwhile, were it reachable (C4.6). */
+export const quietLimitMs = 275_000;
+/** A handshake within this time is a living session: WireGuard itself gives one up after 180 s. */
+export const handshakeLimitSeconds = 180;
+
+/**
+ * The endpoint to set, or undefined to leave the one there alone (C4.6). One that is there while none is announced is
+ * left too: a peer behind NAT has no other, and WireGuard can only take it away together with the session.
+ */
+function planEndpoint(
+  peer: Peer,
+  seen: SeenPeer | undefined,
+  port: number,
+  memory: EndpointMemory,
+): string | undefined {
+  const announced = announcedEndpoint(peer, port);
+  if (announced === undefined || announced === seen?.endpoint) return undefined;
+  if (seen?.endpoint === undefined) return announced;
+  const before = memory.announced.get(peer.publicKey);
+  if (before !== undefined && before !== announced) return announced;
+  if ((memory.quietMs.get(peer.publicKey) ?? 0) >= quietLimitMs) return announced;
+  const judgedByHandshake = memory.starting || before === undefined;
+  const age = memory.nowSeconds - seen.latestHandshakeSeconds;
+  return judgedByHandshake && age > handshakeLimitSeconds ? announced : undefined;
+}
+
+/** The route of one network into the interface; a problem when somebody else's is in its place. */
+function planRoute(draft: Draft, network: Prefix, present: ReadonlySet<string>): Problem | undefined {
+  const { wanted } = draft;
+  const metric = routeMetric(network.family);
+  const routes = routesOf(draft.seen, network);
+  const foreign = routes.find((route) => route.protocol !== routeProtocol && route.metric <= metric);
+  if (foreign !== undefined) return foreignRoute(wanted.interfaceName, foreign);
+  const src = wanted.loopbackAddresses.find((address) => address.family === network.family);
+  const ours = routes.filter((route) => route.protocol === routeProtocol && !isGuard(route));
+  const [inPlace, ...doubles] = ours.filter((route) => route.metric === metric);
+  for (const route of [...doubles, ...ours.filter((route) => route.metric !== metric)]) {
+    draft.take(deletion(network, route));
+  }
+  const right =
+    inPlace !== undefined &&
+    inPlace.type === "unicast" &&
+    inPlace.device === wanted.interfaceName &&
+    inPlace.src === src?.text &&
+    (src === undefined || present.has(src.text) || network.family === 4);
+  if (right) return undefined;
+  draft.take({
+    kind: "set-route",
+    network,
+    device: wanted.interfaceName,
+    ...(src === undefined ? {} : { src }),
+    replace: inPlace !== undefined,
+  });
+  return undefined;
+}
+
+function deletion(network: Prefix, { device, metric }: SeenRoute): Step {
+  return { kind: "delete-route", network, metric, ...(device === undefined ? {} : { device }) };
+}
+
+function foreignRoute(name: string, route: SeenRoute): Problem {
+  const via = route.device === undefined ? "" : ` dev ${route.device}`;
+  const version = route.network.family === 6 ? "ip -6" : "ip";
+  return {
+    kind: "route-foreign",
+    message:
+      `Cannot route ${route.network.text} into ${quote(name)}: a route of protocol ${route.protocol} with metric ${route.metric}` +
+      `${via} is there; it is left alone (to remove it: ${version} route delete ${route.network.text}${via} proto ${route.protocol})`,
+  };
+}
+
+function removeLoopback(
+  draft: Draft,
+  { addedLoopback }: Pick<Remembered, "addedLoopback">,
+  keep: ReadonlySet<string>,
+): void {
+  for (const text of draft.seen.loopback) {
+    if (addedLoopback.has(text) && !keep.has(text)) {
+      draft.take({ kind: "remove-loopback", address: parseAddress(text) });
+    }
+  }
+}
+
+/** Every route of ours for a network, its guard last. */
+function removeNetwork(draft: Draft, network: Prefix): void {
+  const ours = routesOf(draft.seen, network).filter((route) => route.protocol === routeProtocol);
+  for (const route of ours) if (!isGuard(route)) draft.take(deletion(network, route));
+  if (ours.some(isGuard)) draft.take({ kind: "delete-guard", network });
 }

@@ -1,0 +1,223 @@
+/**
+ * What a host shows after a step, by what the kernel is known to do (C4.9).
+ *
+ * Lets one change be planned without reading the host again, and lets a plan count on the side effects of its own
+ * steps. It is a model: host/host.ts drops it whenever a step fails or the kernel tells of a change.
+ */
+import {
+  announcedEndpoint,
+  guardMetric,
+  linkGroup,
+  routeMetric,
+  routeProtocol,
+  type PeerChange,
+  type SeenHost,
+  type SeenInterface,
+  type SeenPeer,
+  type SeenRoute,
+  type Step,
+  type WantedHost,
+} from "./host-state.ts";
+import type { PublicKey } from "./key.ts";
+
+/** Index of a link that was just made: the kernel chose it, and the next reading tells. */
+export const unknownIndex = 0;
+
+/** The least MTU with which a link can have IPv6 (RFC 8200); below it the kernel takes its IPv6 routes away. */
+const leastIpv6Mtu = 1280;
+
+/** What is seen after a step was carried out. Never changes its argument. */
+export function foldStep(seen: SeenHost, step: Step, wanted: WantedHost): SeenHost {
+  switch (step.kind) {
+    case "add-link":
+      return { ...seen, interface: freshLink(step.name, step.mtu) };
+    case "rename-link": {
+      // The link is down while it is renamed, which takes its routes.
+      const down = withoutRoutes(seen, (route) => route.device === step.from);
+      return withLink(down, { name: step.to, up: false });
+    }
+    case "delete-link": {
+      const { interface: _gone, ...rest } = withoutRoutes(seen, (route) => route.device === step.name);
+      return rest;
+    }
+    case "set-link":
+      return foldLink(seen, step);
+    case "set-device":
+      return withLink(seen, {
+        ...(step.key ? { publicKey: wanted.publicKey } : {}),
+        ...(step.listenPort === undefined ? {} : { listenPort: step.listenPort }),
+      });
+    case "sync-conf":
+      return withLink(seen, {
+        publicKey: wanted.publicKey,
+        listenPort: wanted.listenPort,
+        peers: foldPeers(new Map(), wholeMesh(wanted)),
+      });
+    case "set-peers":
+      return withLink(seen, { peers: foldPeers(seen.interface?.peers ?? new Map(), step.changes) });
+    case "add-loopback":
+      return {
+        ...seen,
+        loopback: [...seen.loopback, step.address.text],
+        addresses: new Set([...seen.addresses, step.address.text]),
+      };
+    case "remove-loopback":
+      return foldRemovedLoopback(seen, step.address.text);
+    case "set-route": {
+      const metric = routeMetric(step.network.family);
+      const others = withoutRoutes(
+        seen,
+        (route) =>
+          route.network.text === step.network.text &&
+          route.protocol === routeProtocol &&
+          route.metric === metric,
+      );
+      const route: SeenRoute = {
+        network: step.network,
+        type: "unicast",
+        device: step.device,
+        protocol: routeProtocol,
+        metric,
+        ...(step.src === undefined ? {} : { src: step.src.text }),
+      };
+      return { ...others, routes: [...others.routes, route] };
+    }
+    case "delete-route":
+      return withoutRoutes(
+        seen,
+        (route) =>
+          route.network.text === step.network.text &&
+          route.protocol === routeProtocol &&
+          route.metric === step.metric &&
+          route.device === step.device,
+      );
+    case "add-guard": {
+      const guard: SeenRoute = {
+        network: step.network,
+        type: "unreachable",
+        protocol: routeProtocol,
+        metric: guardMetric,
+      };
+      return { ...seen, routes: [...seen.routes, guard] };
+    }
+    case "delete-guard":
+      return withoutRoutes(
+        seen,
+        (route) => route.network.text === step.network.text && route.metric === guardMetric,
+      );
+  }
+  return step satisfies never;
+}
+
+function freshLink(name: string, mtu: number): SeenInterface {
+  return {
+    index: unknownIndex,
+    name,
+    // Which one it became is for the next reading to say; nothing is planned by it.
+    implementation: "kernel",
+    group: linkGroup,
+    mtu,
+    up: false,
+    listenPort: 0,
+    fwmark: 0,
+    peers: new Map(),
+  };
+}
+
+function withLink(seen: SeenHost, change: Partial<SeenInterface>): SeenHost {
+  return seen.interface === undefined ? seen : { ...seen, interface: { ...seen.interface, ...change } };
+}
+
+function withoutRoutes(seen: SeenHost, gone: (route: SeenRoute) => boolean): SeenHost {
+  return { ...seen, routes: seen.routes.filter((route) => !gone(route)) };
+}
+
+function foldLink(seen: SeenHost, step: Extract<Step, { kind: "set-link" }>): SeenHost {
+  const changed = withLink(seen, {
+    ...(step.group === undefined ? {} : { group: step.group }),
+    ...(step.mtu === undefined ? {} : { mtu: step.mtu }),
+    ...(step.up === undefined ? {} : { up: step.up }),
+  });
+  if (step.mtu === undefined || step.mtu >= leastIpv6Mtu) return changed;
+  return withoutRoutes(changed, (route) => route.network.family === 6 && route.device === step.name);
+}
+
+/** IPv4 loses the routes with this source; IPv6 keeps them, without source or with a dead one, by kernel version. */
+function foldRemovedLoopback(seen: SeenHost, text: string): SeenHost {
+  const routes = seen.routes
+    .filter((route) => route.src !== text || route.network.family === 6)
+    .map((route) => {
+      if (route.src !== text) return route;
+      const { src: _dead, ...rest } = route;
+      return rest;
+    });
+  return {
+    ...seen,
+    routes,
+    loopback: seen.loopback.filter((each) => each !== text),
+    addresses: new Set([...seen.addresses].filter((each) => each !== text)),
+  };
+}
+
+/** The mesh as changes to an interface without peers. */
+export function wholeMesh(wanted: WantedHost): PeerChange[] {
+  return wanted.peers.map((peer) => {
+    const endpoint = announcedEndpoint(peer, wanted.listenPort);
+    return {
+      publicKey: peer.publicKey,
+      allowedIps: peer.prefixes.map((prefix) => prefix.text),
+      ...(endpoint === undefined ? {} : { endpoint }),
+      ...(wanted.keepaliveSeconds === undefined ? {} : { keepaliveSeconds: wanted.keepaliveSeconds }),
+    };
+  });
+}
+
+const newPeer: SeenPeer = {
+  allowedIps: [],
+  latestHandshakeSeconds: 0,
+  receivedBytes: 0,
+  sentBytes: 0,
+  hasPresharedKey: false,
+};
+
+/** In order: the last peer that is given a prefix has it, and whoever had it before loses it without a word. */
+function foldPeers(
+  peers: ReadonlyMap<PublicKey, SeenPeer>,
+  changes: readonly PeerChange[],
+): ReadonlyMap<PublicKey, SeenPeer> {
+  const next = new Map(peers);
+  const owners = new Map<string, PublicKey>();
+  for (const [publicKey, peer] of peers) for (const text of peer.allowedIps) owners.set(text, publicKey);
+  for (const change of changes) {
+    const before = next.get(change.publicKey);
+    if (change.remove === true) {
+      next.delete(change.publicKey);
+      for (const text of before?.allowedIps ?? []) owners.delete(text);
+      continue;
+    }
+    next.set(change.publicKey, foldPeer(before ?? newPeer, change));
+    if (change.allowedIps === undefined) continue;
+    for (const text of before?.allowedIps ?? []) owners.delete(text);
+    for (const text of change.allowedIps) {
+      const owner = owners.get(text);
+      const loser = owner === undefined ? undefined : next.get(owner);
+      if (owner !== undefined && loser !== undefined && owner !== change.publicKey) {
+        next.set(owner, { ...loser, allowedIps: loser.allowedIps.filter((each) => each !== text) });
+      }
+      owners.set(text, change.publicKey);
+    }
+  }
+  return next;
+}
+
+function foldPeer(peer: SeenPeer, change: PeerChange): SeenPeer {
+  const { keepaliveSeconds: keepaliveBefore, ...rest } = peer;
+  const keepaliveSeconds = change.keepaliveSeconds ?? keepaliveBefore ?? 0;
+  return {
+    ...rest,
+    ...(change.endpoint === undefined ? {} : { endpoint: change.endpoint }),
+    ...(change.allowedIps === undefined ? {} : { allowedIps: [...change.allowedIps].toSorted() }),
+    ...(keepaliveSeconds === 0 ? {} : { keepaliveSeconds }),
+    ...(change.clearPresharedKey === true ? { hasPresharedKey: false } : {}),
+  };
+}
