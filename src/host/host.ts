@@ -2,10 +2,36 @@
  * This host's interface, routes and loopback addresses, kept as wanted.
  *
  * Reads what is there at the first apply, after a failure and after `invalidate`; else plans against a model of
- * it (C4.9). One call at a time: the caller (pull.ts) is a single loop.
+ * it (C4.9). Steps whose outcome the kernel decides (a new link, a port) are followed by a reading, and what did not
+ * hold is reported. One call at a time: the caller (pull.ts) is a single loop.
+ *
+ * What has to outlive this process, above all which loopback addresses are ours, is handed to a `HostMemory`
+ * before the host is changed.
  */
-import type { SeenHost, Step, WantedHost } from "../core/host-plan.ts";
-import type { Problem } from "../core/problem.ts";
+import { readFile } from "node:fs/promises";
+import type { Clock } from "../async.ts";
+import { foldStep } from "../core/host-fold.ts";
+import {
+  planDown,
+  planHost,
+  type HostPlan,
+  type Remembered,
+  type SeenHost,
+  type Step,
+  type WantedHost,
+} from "../core/host-plan.ts";
+import { announcedEndpoint } from "../core/host-state.ts";
+import { parsePrivateKey, type PublicKey } from "../core/key.ts";
+import type { Address, Prefix } from "../core/prefix.ts";
+import { quote, type Problem } from "../core/problem.ts";
+import { parseWgConfig } from "../core/wg-config.ts";
+import { ClusternetError, messageOf } from "../errors.ts";
+import type { Logger } from "../log.ts";
+import { applySteps, knowsPlusAllowedIps, portInUse, type Applied, type ApplyOptions } from "./apply.ts";
+import type { FollowCommand, RunCommand } from "./command.ts";
+import { followHints } from "./monitor.ts";
+import { readHost } from "./read.ts";
+import { chooseImplementation, type Implementation } from "./wireguard-go.ts";
 
 export interface ApplyResult {
   /** Everything wanted holds, but for what `problems` names as left alone. */
@@ -28,4 +54,446 @@ export interface Host {
   plan(wanted: WantedHost): Promise<ApplyResult>;
   /** Yields whenever the kernel tells of a change that may concern us (a hint, not a fact) until `signal` aborts. Never throws. */
   hints(signal: AbortSignal): AsyncIterable<void>;
+}
+
+/** What of the host must be known after a restart. */
+export interface HostRemembers {
+  /** Added to `lo` by this program in this boot, and not taken away since. */
+  readonly loopbackAddresses: readonly Address[];
+  /** Every ClusterNet that may still be routed or guarded. */
+  readonly clusterNets: readonly Prefix[];
+  readonly interfaceName?: string;
+  readonly listenPort?: number;
+}
+
+/** Keeps `HostRemembers` over restarts. */
+export interface HostMemory {
+  get(): HostRemembers;
+  /** Remembers durably. A rejection is logged and the host changed all the same: what is lost is only the clean-up. */
+  set(next: HostRemembers): Promise<void>;
+}
+
+export interface HostOptions {
+  readonly run: RunCommand;
+  readonly follow: FollowCommand;
+  readonly interfaceName: string;
+  /** File of the private key, as `wg set … private-key` reads it. */
+  readonly keyFile: string;
+  /** File of the whole mesh, as `wg syncconf` reads it. */
+  readonly configFile: string;
+  readonly wireguard: Implementation | "auto";
+  readonly memory: HostMemory;
+  /** Public keys that files of ours name, besides the wanted one (C4.11). */
+  readonly ourKeys: ReadonlySet<PublicKey>;
+  readonly log: Logger;
+  readonly clock: Clock;
+  /** Text of /proc/net/unix; default that of this process' network namespace. */
+  readonly readUnixSockets?: () => Promise<string>;
+}
+
+export type DownWanted = Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey">;
+
+export function createHost(options: HostOptions): LinuxHost {
+  return new LinuxHost(options);
+}
+
+export class LinuxHost implements Host {
+  readonly #options: HostOptions;
+  /** What is known of the host and for which networks it was read; absent: it must be read first. */
+  #model: { readonly seen: SeenHost; readonly networks: string } | undefined;
+  #index: number | undefined;
+  #implementation: Implementation | undefined;
+  #plusAllowedIps: boolean | undefined;
+  #networks: readonly Prefix[] = [];
+  #starting = true;
+  #announced: ReadonlyMap<PublicKey, string> = new Map();
+  #ourPeers: ReadonlySet<PublicKey> = new Set();
+  /** Received bytes of each peer, since when they stand still, and when that was last looked at. */
+  #received: ReadonlyMap<PublicKey, { bytes: number; sinceMs: number }> = new Map();
+  #readAtMs = 0;
+
+  constructor(options: HostOptions) {
+    this.#options = options;
+  }
+
+  /** The WireGuard in use; undefined while no interface of ours has been seen or made. */
+  get implementation(): Implementation | undefined {
+    return this.#implementation;
+  }
+
+  invalidate(): void {
+    this.#model = undefined;
+  }
+
+  async read(): Promise<SeenHost> {
+    return await this.#read(this.#options.interfaceName, this.#knownNetworks([]));
+  }
+
+  async plan(wanted: WantedHost): Promise<ApplyResult> {
+    try {
+      const seen = await this.#read(
+        wanted.interfaceName,
+        this.#knownNetworks(wanted.clusterNets),
+        wanted.publicKey,
+      );
+      const { steps, problems } = planHost(wanted, seen, this.#remembered(wanted));
+      return { complete: steps.length === 0, done: steps, problems, seen };
+    } catch (error) {
+      return unreadable(error);
+    }
+  }
+
+  async apply(wanted: WantedHost): Promise<ApplyResult> {
+    this.#networks = wanted.clusterNets;
+    const former = await this.#removeFormerInterface(wanted);
+    const first = await this.#applyOnce(wanted);
+    // A configuration that `wg` refuses as a whole is set peer by peer, so that what is wrong with one costs one.
+    const refused = first.left.some((step) => step.kind === "sync-conf");
+    const { configWritten: _refused, ...peerByPeer } = wanted;
+    const { left: _left, ...result } = refused ? await this.#applyOnce(peerByPeer) : first;
+    return {
+      ...result,
+      complete: result.complete && former.length === 0,
+      done: refused ? [...first.done, ...result.done] : result.done,
+      problems: [...former, ...result.problems],
+    };
+  }
+
+  /** Takes away what is ours (`clusternet down`). Problems name what is left alone or was refused. */
+  async down(wanted: DownWanted): Promise<ApplyResult> {
+    this.#model = undefined;
+    try {
+      const seen = await this.#read(
+        wanted.interfaceName,
+        this.#knownNetworks(wanted.clusterNets),
+        wanted.publicKey,
+      );
+      const plan = planDown(wanted, seen, this.#ownership(wanted));
+      const applied = await this.#carryOut(plan, { ...wanted, ...nothing }, seen);
+      const complete = applied.left.length === 0;
+      const { loopbackAddresses } = this.#options.memory.get();
+      if (complete) await this.#remember({ loopbackAddresses, clusterNets: [] });
+      return { complete, done: applied.done, problems: [...plan.problems, ...applied.problems] };
+    } catch (error) {
+      return unreadable(error);
+    }
+  }
+
+  hints(signal: AbortSignal): AsyncIterable<void> {
+    const { follow, log, clock, interfaceName } = this.#options;
+    const concern = () => ({
+      interfaceName,
+      ...(this.#index === undefined ? {} : { index: this.#index }),
+      networks: this.#networks.map((network) => network.text),
+    });
+    return followHints({ follow, log, clock, concern }, signal);
+  }
+
+  async #applyOnce(wanted: WantedHost): Promise<ApplyResult & Pick<Applied, "left">> {
+    try {
+      const seen = await this.#known(wanted);
+      const plan = planHost(wanted, seen, this.#remembered(wanted));
+      const wantedKeys = wanted.peers.map((peer) => peer.publicKey);
+      this.#ourPeers = new Set([...this.#ourPeers, ...wantedKeys]);
+      if (plan.steps.length > 0) await this.#rememberBefore(wanted);
+      const applied = await this.#carryOut(plan, wanted, seen);
+      if (!applied.left.some((step) => step.kind === "set-peers" || step.kind === "sync-conf")) {
+        this.#learnEndpoints(wanted);
+      }
+      const problems = [...plan.problems, ...applied.problems];
+      if (applied.left.length > 0) return { complete: false, ...applied, problems };
+      // Whoever of them was not wanted any more is gone now.
+      this.#ourPeers = new Set(wantedKeys);
+      const unheld = applied.done.some(isDecidedByHost) ? await this.#verify(wanted) : [];
+      if (unheld.length === 0) await this.#rememberAfter(wanted);
+      return {
+        complete: unheld.length === 0,
+        done: applied.done,
+        left: [],
+        problems: [...problems, ...unheld],
+        ...(this.#model === undefined ? {} : { seen: this.#model.seen }),
+      };
+    } catch (error) {
+      this.#model = undefined;
+      return { ...unreadable(error), left: [] };
+    }
+  }
+
+  /** The model, read anew when there is none or when it does not cover these networks. */
+  async #known(wanted: WantedHost): Promise<SeenHost> {
+    const networks = this.#knownNetworks(wanted.clusterNets);
+    const covered = textsOf(networks);
+    if (this.#model?.networks === covered) return this.#model.seen;
+    const seen = await this.#read(wanted.interfaceName, networks, wanted.publicKey);
+    this.#model = { seen, networks: covered };
+    return seen;
+  }
+
+  async #read(interfaceName: string, networks: readonly Prefix[], publicKey?: PublicKey): Promise<SeenHost> {
+    const { run, readUnixSockets, ourKeys, clock } = this.#options;
+    const seen = await readHost({
+      run,
+      interfaceName,
+      networks,
+      ourKeys: publicKey === undefined ? ourKeys : new Set([...ourKeys, publicKey]),
+      ...(this.#index === undefined ? {} : { index: this.#index }),
+      ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
+    });
+    this.#index = seen.interface?.index ?? this.#index;
+    this.#implementation = seen.interface?.implementation ?? this.#implementation;
+    this.#follow(seen, clock.nowMs());
+    return seen;
+  }
+
+  /** Keeps the book of how long each peer's received bytes stand still. */
+  #follow(seen: SeenHost, nowMs: number): void {
+    const before = this.#received;
+    const next = new Map<PublicKey, { bytes: number; sinceMs: number }>();
+    for (const [publicKey, peer] of seen.interface?.peers ?? []) {
+      const known = before.get(publicKey);
+      next.set(
+        publicKey,
+        known?.bytes === peer.receivedBytes ? known : { bytes: peer.receivedBytes, sinceMs: nowMs },
+      );
+    }
+    this.#received = next;
+    this.#readAtMs = nowMs;
+  }
+
+  /** Carries the plan out and keeps the model in step; any failure drops it. */
+  async #carryOut(plan: HostPlan, wanted: WantedHost, seen: SeenHost): Promise<Applied> {
+    const { steps } = plan;
+    if (steps.length === 0) return { done: [], problems: [], left: [] };
+    const { run, keyFile, configFile, interfaceName, log } = this.#options;
+    if (steps.some((step) => step.kind === "add-link")) {
+      this.#implementation = await chooseImplementation(this.#options);
+      log.info("Creating the interface", { interface: interfaceName, implementation: this.#implementation });
+    }
+    this.#plusAllowedIps ??= knowsPlusAllowedIps(await run(["wg", "--version"]));
+    const nodeIds = new Map(wanted.peers.map((peer) => [peer.publicKey, peer.nodeId]));
+    let after = seen;
+    const options: ApplyOptions = {
+      run,
+      context: {
+        keyFile,
+        configFile,
+        implementation: this.#implementation ?? "kernel",
+        plusAllowedIps: this.#plusAllowedIps,
+      },
+      interfaceName,
+      listenPort: wanted.listenPort,
+      nodeIdOf: (publicKey) => nodeIds.get(publicKey),
+      checkFiles: (step) => this.#checkFiles(step, wanted),
+      rememberLoopback: (address, ours) => this.#rememberLoopback(address, ours),
+      onDone: (step) => {
+        after = foldStep(after, step, wanted);
+        log.debug("Applied a step", { step: step.kind });
+      },
+    };
+    const applied = await applySteps(steps, options);
+    this.#model =
+      applied.left.length === 0
+        ? { seen: after, networks: textsOf(this.#knownNetworks(wanted.clusterNets)) }
+        : undefined;
+    return applied;
+  }
+
+  /** Reads the host again and says what did not hold: a port that wireguard-go could not take shows only so. */
+  async #verify(wanted: WantedHost): Promise<Problem[]> {
+    this.#model = undefined;
+    const seen = await this.#known(wanted);
+    const { steps } = planHost(wanted, seen, this.#remembered(wanted));
+    if (steps.length === 0) return [];
+    this.#model = undefined;
+    const { interfaceName, listenPort } = wanted;
+    if (steps.some((step) => step.kind === "set-device" && step.listenPort !== undefined)) {
+      return [portInUse(interfaceName, listenPort)];
+    }
+    const what = steps.map((step) => step.kind).join(", ");
+    return [
+      {
+        kind: "apply-failed",
+        message: `Cannot keep interface ${quote(interfaceName)} as wanted: changed again right after it was set (${what})`,
+      },
+    ];
+  }
+
+  /** `wg` clears the key when the file has none, so the files are read before it reads them. */
+  async #checkFiles(step: Step, wanted: WantedHost): Promise<void> {
+    const { keyFile, configFile } = this.#options;
+    if (step.kind === "set-device" && step.key) {
+      const { publicKey } = parsePrivateKey(await readFile(keyFile, "utf8"));
+      if (publicKey !== wanted.publicKey) throw otherKey(keyFile);
+    }
+    if (step.kind === "sync-conf") {
+      const config = parseWgConfig(await readFile(configFile, "utf8"));
+      if (config.privateKey.publicKey !== wanted.publicKey) throw otherKey(configFile);
+      if (config.nodes.length !== wanted.peers.length || config.listenPort !== wanted.listenPort) {
+        throw new ClusternetError(
+          `Cannot use ${quote(configFile)}: it holds another mesh than the one to apply`,
+        );
+      }
+    }
+  }
+
+  #learnEndpoints(wanted: WantedHost): void {
+    this.#starting = false;
+    const announced = new Map<PublicKey, string>();
+    for (const peer of wanted.peers) {
+      const endpoint = announcedEndpoint(peer, wanted.listenPort);
+      if (endpoint !== undefined) announced.set(peer.publicKey, endpoint);
+    }
+    this.#announced = announced;
+  }
+
+  #ownership({ clusterNets, publicKey }: DownWanted): Omit<Remembered, "endpoints" | "formerPeers"> {
+    const { memory, ourKeys } = this.#options;
+    const remembers = memory.get();
+    const now = new Set(clusterNets.map((network) => network.text));
+    return {
+      addedLoopback: new Set(remembers.loopbackAddresses.map((address) => address.text)),
+      ourKeys: new Set([...ourKeys, publicKey]),
+      formerClusterNets: remembers.clusterNets.filter((network) => !now.has(network.text)),
+    };
+  }
+
+  #remembered(wanted: WantedHost): Remembered {
+    const quietMs = new Map<PublicKey, number>();
+    for (const [publicKey, { sinceMs }] of this.#received) quietMs.set(publicKey, this.#readAtMs - sinceMs);
+    return {
+      ...this.#ownership(wanted),
+      formerPeers: this.#ourPeers,
+      endpoints: {
+        starting: this.#starting,
+        announced: this.#announced,
+        quietMs,
+        nowSeconds: Math.floor(this.#options.clock.wallTime().getTime() / 1000),
+      },
+    };
+  }
+
+  /** ClusterNets to look at: those wanted, and those that an earlier run may have left. */
+  #knownNetworks(wanted: readonly Prefix[]): readonly Prefix[] {
+    const all = [...wanted, ...this.#networks, ...this.#options.memory.get().clusterNets];
+    return [...new Map(all.map((network) => [network.text, network])).values()];
+  }
+
+  /** The interface of an earlier run under another --interface: it holds the port and the prefixes. */
+  async #removeFormerInterface(wanted: WantedHost): Promise<Problem[]> {
+    const { memory } = this.#options;
+    const name = memory.get().interfaceName;
+    if (name === undefined || name === wanted.interfaceName) return [];
+    try {
+      const { run, readUnixSockets } = this.#options;
+      const ownership = this.#ownership(wanted);
+      const seen = await readHost({
+        run,
+        interfaceName: name,
+        networks: this.#knownNetworks(wanted.clusterNets),
+        ourKeys: ownership.ourKeys,
+        ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
+      });
+      // A foreign interface of that name is nobody's business any more, nor is one that got our new name meanwhile.
+      if (seen.interface?.name === name) {
+        const link = { interfaceName: name, clusterNets: [], publicKey: wanted.publicKey };
+        const nothingElse = { ...ownership, addedLoopback: new Set<string>(), formerClusterNets: [] };
+        const { steps } = planDown(link, seen, nothingElse);
+        const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen);
+        this.#model = undefined;
+        if (applied.left.length > 0) return [...applied.problems];
+      }
+      await this.#remember({ ...memory.get(), interfaceName: wanted.interfaceName });
+      return [];
+    } catch (error) {
+      return [...unreadable(error).problems];
+    }
+  }
+
+  async #rememberLoopback(address: Address, ours: boolean): Promise<void> {
+    const before = this.#options.memory.get();
+    const others = before.loopbackAddresses.filter((each) => each.text !== address.text);
+    await this.#remember({ ...before, loopbackAddresses: ours ? [...others, address] : others });
+  }
+
+  /** Before the first change: what may be left behind when this process dies now. */
+  async #rememberBefore(wanted: WantedHost): Promise<void> {
+    const before = this.#options.memory.get();
+    await this.#remember({
+      ...before,
+      clusterNets: this.#knownNetworks(wanted.clusterNets),
+      interfaceName: before.interfaceName ?? wanted.interfaceName,
+      listenPort: wanted.listenPort,
+    });
+  }
+
+  /** After a whole apply: only what is there. */
+  async #rememberAfter(wanted: WantedHost): Promise<void> {
+    const before = this.#options.memory.get();
+    const there = new Set(this.#model?.seen.loopback);
+    await this.#remember({
+      ...before,
+      loopbackAddresses: before.loopbackAddresses.filter((address) => there.has(address.text)),
+      clusterNets: wanted.clusterNets,
+      interfaceName: before.interfaceName ?? wanted.interfaceName,
+      listenPort: wanted.listenPort,
+    });
+    if (this.#model !== undefined) {
+      this.#model = { ...this.#model, networks: textsOf(this.#knownNetworks(wanted.clusterNets)) };
+    }
+  }
+
+  async #remember(next: HostRemembers): Promise<void> {
+    const { memory, log } = this.#options;
+    if (isSame(memory.get(), next)) return;
+    try {
+      await memory.set(next);
+    } catch (error) {
+      log.warn("What was changed on this host may be unknown after a restart", { reason: messageOf(error) });
+    }
+  }
+}
+
+/** What `down` wants of all that it does not name. */
+const nothing = { listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true } as const;
+
+/** Steps of which the kernel, or wireguard-go, decides what comes of them. */
+function isDecidedByHost(step: Step): boolean {
+  return (
+    step.kind === "add-link" ||
+    step.kind === "rename-link" ||
+    step.kind === "set-link" ||
+    step.kind === "set-device" ||
+    step.kind === "sync-conf"
+  );
+}
+
+function textsOf(networks: readonly Prefix[]): string {
+  return networks
+    .map((network) => network.text)
+    .toSorted()
+    .join(" ");
+}
+
+function isSame(a: HostRemembers, b: HostRemembers): boolean {
+  const key = ({ loopbackAddresses, clusterNets, interfaceName, listenPort }: HostRemembers): string =>
+    [
+      loopbackAddresses.map(({ text }) => text).join(" "),
+      textsOf(clusterNets),
+      interfaceName,
+      listenPort,
+    ].join("|");
+  return key(a) === key(b);
+}
+
+function otherKey(file: string): ClusternetError {
+  return new ClusternetError(`Cannot use ${quote(file)}: its private key is not the one of this node`);
+}
+
+function unreadable(error: unknown): Pick<ApplyResult, "complete" | "done" | "problems"> {
+  const hint = error instanceof ClusternetError && error.hint !== undefined ? ` (${error.hint})` : "";
+  return {
+    complete: false,
+    done: [],
+    problems: [{ kind: "apply-failed", message: `${messageOf(error)}${hint}` }],
+  };
 }

@@ -1,0 +1,128 @@
+/**
+ * Hints from the kernel: something changed that may concern us, so look at the host now instead of at the next resync.
+ *
+ * Reads `ip -o monitor` line by line and believes none of it; a line is only a reason to look. Lines about other
+ * links, of which a node with pods has many, are left out, and hints are spaced, so that a host on which links come
+ * and go all the time costs two readings a second at most. The program is started again when it ends; changes of
+ * the time in between are found by the resync.
+ */
+import { Backoff, type BackoffSchedule, type Clock } from "../async.ts";
+import { messageOf } from "../errors.ts";
+import type { Logger } from "../log.ts";
+import type { FollowCommand } from "./command.ts";
+
+/** What belongs together comes within this time: a link that goes takes its routes along. */
+const gatherMs = 50;
+/** Least time between two hints. */
+const spacingMs = 500;
+const restartBackoff: BackoffSchedule = { firstMs: 500, capMs: 30_000 };
+
+export interface MonitorOptions {
+  readonly follow: FollowCommand;
+  readonly log: Logger;
+  readonly clock: Clock;
+  /** What concerns us as of now. */
+  readonly concern: () => Concern;
+}
+
+export interface Concern {
+  readonly interfaceName: string;
+  /** Index of the interface, by which it is known when renamed. */
+  readonly index?: number;
+  /** Texts of the networks that are routed. */
+  readonly networks: readonly string[];
+}
+
+/** Whether a line of `ip -o monitor link address route` may concern us: our link, `lo`, our routes, the default route. */
+export function concernsUs(line: string, { interfaceName, index, networks }: Concern): boolean {
+  const words = line.split(/\s+/);
+  const at = words[0] === "Deleted" ? 1 : 0;
+  const first = words[at] ?? "";
+  const second = words[at + 1]?.replace(/:$/, "");
+  // "3: clusternet: <…>" of a link, "3: clusternet    inet …" of an address.
+  const link = /^(\d+):$/.exec(first)?.[1];
+  if (link !== undefined) {
+    return second === interfaceName || second === "lo" || Number(link) === index;
+  }
+  // "10.192.0.0/11 dev clusternet …", "unreachable 10.192.0.0/11 …", "default via …".
+  if (
+    first === "default" ||
+    networks.includes(first) ||
+    (second !== undefined && networks.includes(second))
+  ) {
+    return true;
+  }
+  return words[words.indexOf("dev") + 1] === interfaceName;
+}
+
+/** Yields at each hint until `signal` aborts. Never throws. */
+export async function* followHints(options: MonitorOptions, signal: AbortSignal): AsyncIterable<void> {
+  const { clock } = options;
+  const stop = new AbortController();
+  const end = AbortSignal.any([signal, stop.signal]);
+  const bell = new HintBell();
+  const reading = readMonitor(options, bell, end);
+  try {
+    while (!signal.aborted) {
+      await bell.rung(signal);
+      if (signal.aborted) return;
+      await clock.sleep(gatherMs, signal);
+      bell.clear();
+      yield;
+      await clock.sleep(spacingMs - gatherMs, signal);
+    }
+  } finally {
+    stop.abort();
+    await reading;
+  }
+}
+
+/** Remembers that it was rung until it is cleared, unlike async.ts' Bell, which forgets when waited for. */
+class HintBell {
+  #next = Promise.withResolvers<void>();
+
+  ring(): void {
+    this.#next.resolve();
+  }
+
+  clear(): void {
+    this.#next = Promise.withResolvers<void>();
+  }
+
+  /** Resolves when rung, or when `signal` aborts; leaves no listener on a signal that lives as long as the program. */
+  async rung(signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const wake = (): void => resolve();
+    signal.addEventListener("abort", wake, { once: true });
+    if (signal.aborted) wake();
+    await Promise.race([this.#next.promise, promise]);
+    signal.removeEventListener("abort", wake);
+  }
+}
+
+async function readMonitor(
+  { follow, log, clock, concern }: MonitorOptions,
+  bell: HintBell,
+  signal: AbortSignal,
+): Promise<void> {
+  const backoff = new Backoff(restartBackoff, clock);
+  let told = false;
+  while (!signal.aborted) {
+    let reason = "it ended";
+    try {
+      for await (const line of follow(["ip", "-o", "monitor", "link", "address", "route"], signal)) {
+        backoff.reset();
+        told = false;
+        if (concernsUs(line, concern())) bell.ring();
+      }
+    } catch (error) {
+      reason = messageOf(error);
+    }
+    if (signal.aborted) return;
+    if (!told) log.warn("Changes made by others are noticed late: ip monitor is started again", { reason });
+    told = true;
+    await clock.sleep(backoff.next(), signal);
+    // Whatever happened meanwhile was not seen.
+    bell.ring();
+  }
+}

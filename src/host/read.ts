@@ -1,0 +1,287 @@
+/**
+ * Reads what this host shows: the interface, the routes of ClusterNet, the addresses.
+ *
+ * Only reads. `ip -N` gives numbers where names depend on files under /etc/iproute2. A UAPI socket of wireguard-go
+ * is asked only when it belongs to this network namespace and the link is here too: /run/wireguard is shared by the
+ * namespaces of a host, so that a socket of our name may lead to another namespace's interface.
+ *
+ * The private key that `wg show … dump` prints is dropped while parsing and never part of an error.
+ */
+import { readFile } from "node:fs/promises";
+import * as v from "valibot";
+import type { SeenHost, SeenInterface, SeenPeer, SeenRoute } from "../core/host-plan.ts";
+import { linkGroup } from "../core/host-state.ts";
+import type { PublicKey } from "../core/key.ts";
+import {
+  decodeAddress,
+  decodePrefix,
+  familyBits,
+  parsePrefix,
+  type Family,
+  type Prefix,
+} from "../core/prefix.ts";
+import { quote } from "../core/problem.ts";
+import { ClusternetError } from "../errors.ts";
+import type { RunCommand } from "./command.ts";
+
+/** A link as `ip -N -j -d address show` prints it. */
+export interface IpLink {
+  readonly index: number;
+  readonly name: string;
+  /** "wireguard", "tun", "bridge" …; absent for a link without one, like a network card. */
+  readonly kind?: string;
+  readonly group: number;
+  readonly mtu: number;
+  readonly up: boolean;
+  /** Canonical texts, in the kernel's order. */
+  readonly addresses: readonly string[];
+}
+
+// `ip` prints an empty object for a link that a filter leaves out, so every field may be missing.
+const linkSchema = v.array(
+  v.object({
+    ifindex: v.optional(v.number()),
+    ifname: v.optional(v.string()),
+    flags: v.optional(v.array(v.string()), []),
+    mtu: v.optional(v.number(), 0),
+    group: v.optional(v.string(), "0"),
+    linkinfo: v.optional(v.object({ info_kind: v.optional(v.string()) })),
+    addr_info: v.optional(v.array(v.object({ local: v.optional(v.string()) })), []),
+  }),
+);
+
+/** Parses `ip -N -j -d address show` (or `link show`, without addresses). Throws ClusternetError. */
+export function parseIpLinks(text: string): IpLink[] {
+  return parseJson("ip address show", linkSchema, text).flatMap((link) => {
+    if (link.ifindex === undefined || link.ifname === undefined) return [];
+    const kind = link.linkinfo?.info_kind;
+    return [
+      {
+        index: link.ifindex,
+        name: link.ifname,
+        ...(kind === undefined ? {} : { kind }),
+        group: Number(link.group),
+        mtu: link.mtu,
+        up: link.flags.includes("UP"),
+        addresses: link.addr_info.flatMap(({ local }) =>
+          local === undefined ? [] : [canonicalAddress(local)],
+        ),
+      },
+    ];
+  });
+}
+
+function canonicalAddress(text: string): string {
+  const address = decodeAddress(text);
+  return "text" in address ? address.text : text;
+}
+
+const routeSchema = v.array(
+  v.object({
+    type: v.optional(v.string(), "1"),
+    dst: v.optional(v.string()),
+    dev: v.optional(v.string()),
+    protocol: v.optional(v.string(), "0"),
+    metric: v.optional(v.number(), 0),
+    prefsrc: v.optional(v.string()),
+  }),
+);
+
+/** Route types of rtnetlink(7) by number, as `ip -N` prints them. */
+const routeTypes: Readonly<Record<string, string>> = {
+  "1": "unicast",
+  "2": "local",
+  "3": "broadcast",
+  "4": "anycast",
+  "5": "multicast",
+  "6": "blackhole",
+  "7": "unreachable",
+  "8": "prohibit",
+  "9": "throw",
+};
+
+/** Parses `ip -N -j -4 route show` or the same with -6. Throws ClusternetError. */
+export function parseIpRoutes(text: string, family: Family): SeenRoute[] {
+  return parseJson("ip route show", routeSchema, text).flatMap((route) => {
+    if (route.dst === undefined) return [];
+    const type = routeTypes[route.type] ?? route.type;
+    return [
+      {
+        network: parseDestination(route.dst, family),
+        type,
+        // The kernel names `lo` for an IPv6 route that leads nowhere.
+        ...(route.dev === undefined || type !== "unicast" ? {} : { device: route.dev }),
+        protocol: Number(route.protocol),
+        metric: route.metric,
+        ...(route.prefsrc === undefined ? {} : { src: canonicalAddress(route.prefsrc) }),
+      },
+    ];
+  });
+}
+
+function parseDestination(text: string, family: Family): Prefix {
+  if (text === "default") return parsePrefix(family === 4 ? "0.0.0.0/0" : "::/0");
+  return parsePrefix(text.includes("/") ? text : `${text}/${familyBits(family)}`);
+}
+
+function parseJson<T>(command: string, schema: v.GenericSchema<unknown, T>, text: string): T {
+  let json: unknown;
+  try {
+    json = text.trim() === "" ? [] : JSON.parse(text);
+  } catch (cause) {
+    throw new ClusternetError(`Cannot read the output of "${command}": no JSON`, { cause });
+  }
+  const result = v.safeParse(schema, json);
+  if (result.success) return result.output;
+  const [issue] = result.issues;
+  throw new ClusternetError(
+    `Cannot read the output of "${command}": ${v.getDotPath(issue) ?? "it"} is of another form: ${quote(issue.message)}`,
+  );
+}
+
+export type WgDump = Pick<SeenInterface, "publicKey" | "listenPort" | "fwmark" | "peers">;
+
+const keyForm = /^[A-Za-z0-9+/]{43}=$/;
+
+/** Parses `wg show NAME dump`. Throws ClusternetError that names the line's number, never its text. */
+export function parseWgDump(text: string): WgDump {
+  const [first = "", ...lines] = text.split("\n").filter((line) => line !== "");
+  const [, publicKey = "", listenPort = "", fwmark = "", ...more] = first.split("\t");
+  if (fwmark === "" || more.length > 0) throw unreadableDump(1, "4 fields of an interface");
+  const peers = new Map<PublicKey, SeenPeer>();
+  for (const [index, line] of lines.entries()) {
+    const [key = "", preshared, endpoint, allowedIps, handshake, received, sent, keepalive, ...rest] =
+      line.split("\t");
+    if (keepalive === undefined || rest.length > 0 || !keyForm.test(key)) {
+      throw unreadableDump(index + 2, "8 fields of a peer");
+    }
+    peers.set(key as PublicKey, {
+      ...(endpoint === undefined || endpoint === "(none)" ? {} : { endpoint: canonicalEndpoint(endpoint) }),
+      allowedIps: parseAllowedIps(allowedIps ?? ""),
+      latestHandshakeSeconds: Number(handshake),
+      receivedBytes: Number(received),
+      sentBytes: Number(sent),
+      ...(keepalive === "off" ? {} : { keepaliveSeconds: Number(keepalive) }),
+      hasPresharedKey: preshared !== "(none)",
+    });
+  }
+  return {
+    ...(keyForm.test(publicKey) ? { publicKey: publicKey as PublicKey } : {}),
+    listenPort: Number(listenPort),
+    fwmark: fwmark === "off" ? 0 : Number(fwmark),
+    peers,
+  };
+}
+
+function unreadableDump(line: number, expected: string): ClusternetError {
+  return new ClusternetError(`Cannot read the output of "wg show dump": line ${line}, expected ${expected}`);
+}
+
+function parseAllowedIps(text: string): readonly string[] {
+  if (text === "(none)" || text === "") return [];
+  return text
+    .split(",")
+    .map((each) => (each.includes(":") ? canonicalPrefix(each) : each))
+    .toSorted();
+}
+
+// The C library writes some IPv6 addresses with a dotted end where we do not.
+function canonicalPrefix(text: string): string {
+  const prefix = decodePrefix(text);
+  return "text" in prefix ? prefix.text : text;
+}
+
+function canonicalEndpoint(text: string): string {
+  const [, address, port] = /^\[([^\]]+)\](:\d+)$/.exec(text) ?? [];
+  return address === undefined ? text : `[${canonicalAddress(address)}]${port}`;
+}
+
+export interface ReadOptions {
+  readonly run: RunCommand;
+  readonly interfaceName: string;
+  /** Index of the interface when it was last seen: it is found by it when somebody renamed it. */
+  readonly index?: number;
+  /** Keys by which an interface of another name is known as ours after a restart. */
+  readonly ourKeys: ReadonlySet<PublicKey>;
+  /** ClusterNets of now and of before, whose routes are looked for. */
+  readonly networks: readonly Prefix[];
+  /** Text of /proc/net/unix of the network namespace. */
+  readonly readUnixSockets?: () => Promise<string>;
+}
+
+/** Reads the host. An interface that is not there is no error. Throws CommandError or ClusternetError. */
+export async function readHost(options: ReadOptions): Promise<SeenHost> {
+  const { run, networks, interfaceName } = options;
+  const [linkText, sockets, ...routeTexts] = await Promise.all([
+    run(["ip", "-N", "-j", "-d", "address", "show"]),
+    (options.readUnixSockets ?? readOwnUnixSockets)(),
+    ...networks.map(({ family, text }) =>
+      run(["ip", "-N", "-j", `-${family}`, "route", "show", "table", "main", "exact", text]),
+    ),
+  ]);
+  const links = parseIpLinks(linkText);
+  const routes = networks.flatMap(({ family, text }, index) =>
+    parseIpRoutes(routeTexts[index] ?? "", family).filter((route) => route.network.text === text),
+  );
+  const found = await findInterface(options, links, hasListener(sockets, interfaceName));
+  return {
+    ...found,
+    routes,
+    loopback: links.find((link) => link.name === "lo")?.addresses ?? [],
+    addresses: new Set(links.flatMap((link) => link.addresses)),
+  };
+}
+
+function readOwnUnixSockets(): Promise<string> {
+  return readFile("/proc/self/net/unix", "utf8");
+}
+
+/** Whether a wireguard-go of this network namespace listens for an interface of this name. */
+export function hasListener(unixSockets: string, interfaceName: string): boolean {
+  const end = `/run/wireguard/${interfaceName}.sock`;
+  // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+  return unixSockets
+    .split("\n")
+    .some((line) => line.endsWith(end) && (Number.parseInt(line.split(" ")[3] ?? "", 16) & 0x10000) !== 0);
+}
+
+async function findInterface(
+  { run, interfaceName, index, ourKeys }: ReadOptions,
+  links: readonly IpLink[],
+  listening: boolean,
+): Promise<Pick<SeenHost, "interface" | "foreignLink">> {
+  const named = links.find((link) => link.name === interfaceName);
+  if (named !== undefined) {
+    return isInterface(named, listening)
+      ? { interface: await readInterface(run, named, interfaceName) }
+      : { foreignLink: named.kind ?? "no virtual link" };
+  }
+  // Under another name: by its index, or after a restart by its group. The socket of wireguard-go keeps the old name.
+  const renamed = links.filter(
+    (link) =>
+      isInterface(link, listening) && (index === undefined ? link.group === linkGroup : link.index === index),
+  );
+  for (const link of renamed) {
+    const seen = await readInterface(run, link, interfaceName);
+    if (seen.publicKey !== undefined && ourKeys.has(seen.publicKey)) return { interface: seen };
+  }
+  return {};
+}
+
+function isInterface(link: IpLink, listening: boolean): boolean {
+  return link.kind === "wireguard" || (link.kind === "tun" && listening);
+}
+
+async function readInterface(run: RunCommand, link: IpLink, interfaceName: string): Promise<SeenInterface> {
+  const userspace = link.kind === "tun";
+  const dump = parseWgDump(await run(["wg", "show", userspace ? interfaceName : link.name, "dump"]));
+  return {
+    index: link.index,
+    name: link.name,
+    implementation: userspace ? "userspace" : "kernel",
+    group: link.group,
+    mtu: link.mtu,
+    up: link.up,
+    ...dump,
+  };
+}
