@@ -1,0 +1,81 @@
+/**
+ * What a Curator must still know after a restart, and the store for tests that forgets it with the process.
+ *
+ * A store only keeps; who may write what is decided before (registry.ts). `commit` is all or nothing, and what it
+ * returned from is durable: the caller is answered OK right after it.
+ */
+import type { NodeId } from "../core/node.ts";
+
+/** A member of the cluster: a node that has reported its status. */
+export interface StoredNode {
+  readonly id: NodeId;
+  /** Canonical text. */
+  readonly externalAddress: string;
+  /** When the status came, by this Curator's clock. */
+  readonly reportedAtMs: number;
+  /** Serialized NodeStatus with that time in it; the rest as reported, fields that nobody here knows too. */
+  readonly status: Uint8Array;
+  /** "" before the first announcement. */
+  readonly publicKey: string;
+  /** Canonical texts in the order of the announcement, duplicates too. */
+  readonly prefixes: readonly string[];
+}
+
+export interface StoredState {
+  readonly nodes: readonly StoredNode[];
+  /** Every key that was ever announced, with its node. A key is never another node's, removed or not. */
+  readonly keys: ReadonlyMap<string, NodeId>;
+  readonly removed: ReadonlySet<NodeId>;
+}
+
+export type StoredChange =
+  | { readonly kind: "put"; readonly node: StoredNode }
+  | { readonly kind: "use-key"; readonly publicKey: string; readonly id: NodeId }
+  /** Out of the members and never in again before it is allowed. */
+  | { readonly kind: "remove"; readonly id: NodeId }
+  | { readonly kind: "allow"; readonly id: NodeId };
+
+export interface NodeStore {
+  /** Throws SettingsError when what is kept cannot be read. */
+  load(): StoredState;
+  /** Keeps all of the changes, in order, or none of them. Throws when it cannot. */
+  commit(changes: readonly StoredChange[]): void;
+  close(): void;
+}
+
+/** A store that lives as long as the process. */
+export class MemoryStore implements NodeStore {
+  readonly #nodes = new Map<NodeId, StoredNode>();
+  readonly #keys = new Map<string, NodeId>();
+  readonly #removed = new Set<NodeId>();
+
+  load(): StoredState {
+    return {
+      nodes: [...this.#nodes.values()],
+      keys: new Map(this.#keys),
+      removed: new Set(this.#removed),
+    };
+  }
+
+  commit(changes: readonly StoredChange[]): void {
+    for (const change of changes) {
+      switch (change.kind) {
+        case "put":
+          this.#nodes.set(change.node.id, change.node);
+          break;
+        case "use-key":
+          this.#keys.set(change.publicKey, change.id);
+          break;
+        case "remove":
+          this.#nodes.delete(change.id);
+          this.#removed.add(change.id);
+          break;
+        case "allow":
+          this.#removed.delete(change.id);
+          break;
+      }
+    }
+  }
+
+  close(): void {}
+}
