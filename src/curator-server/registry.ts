@@ -1,0 +1,271 @@
+/**
+ * The cluster as this Curator knows it: members, keys ever used, removed nodes.
+ *
+ * Requests that arrive together are judged one after the other, each seeing the ones before, and stored by one
+ * commit: a sync of the disk serves them all. Only after that commit does a watcher see a change or a caller its
+ * OK. When the commit fails everything is as it was, and every caller of it is told UNAVAILABLE.
+ */
+import type { PublicKey } from "../core/key.ts";
+import type { NodeId } from "../core/node.ts";
+import { parsePrefix, type Prefix } from "../core/prefix.ts";
+import { describeError, SettingsError } from "../errors.ts";
+import type { NodeClusterNetworking } from "../gen/common.js";
+import type { UpdateNodeStatusRequest } from "../gen/curator.js";
+import type { Logger } from "../log.ts";
+import { judgeAnnouncement, judgeStatus, type AdmissionRules, type Standing } from "./admission.ts";
+import { FanOut } from "./fan-out.ts";
+import { PrefixIndex } from "./prefix-index.ts";
+import { unavailable, type Refusal } from "./refusal.ts";
+import { encodeStatus } from "./status-bytes.ts";
+import type { NodeStore, StoredChange, StoredNode } from "./store.ts";
+
+export interface RegistrySettings {
+  readonly store: NodeStore;
+  readonly clusterNets: readonly Prefix[];
+  readonly log: Logger;
+  /** Time of day, which goes into every status. */
+  readonly now: () => number;
+}
+
+/** What removing or allowing came to. */
+export type MembershipChange = "done" | "was-so" | "unknown-node" | Refusal;
+
+/** What is asked of the registry, waiting for its turn. */
+interface Errand<Answer> {
+  readonly judge: (turn: Turn) => Answer;
+  readonly settle: (answer: Answer | Refusal) => void;
+}
+
+/** What one round of errands wants to change. */
+interface Turn {
+  readonly changes: StoredChange[];
+  /** In reverse order they bring the state back. */
+  readonly undo: (() => void)[];
+  /** Done once the changes are durable. */
+  readonly effects: (() => void)[];
+}
+
+/** Canonical prefixes of a node, before and after. */
+interface Move {
+  readonly from: readonly string[];
+  readonly to: readonly string[];
+}
+
+export class Registry {
+  /** Whoever watches is served from here. */
+  readonly fanOut: FanOut;
+  readonly #settings: RegistrySettings;
+  readonly #nodes = new Map<NodeId, StoredNode>();
+  readonly #keys: Map<string, NodeId>;
+  readonly #removed: Set<NodeId>;
+  readonly #index = new PrefixIndex();
+  readonly #rules: AdmissionRules;
+  #errands: Errand<never>[] = [];
+  #storeFailing = false;
+
+  /** Throws SettingsError when the store cannot be read. */
+  constructor(settings: RegistrySettings) {
+    this.#settings = settings;
+    const { nodes, keys, removed } = settings.store.load();
+    this.#keys = new Map(keys);
+    this.#removed = new Set(removed);
+    for (const node of nodes) {
+      this.#nodes.set(node.id, node);
+      for (const prefix of parseStored(node)) this.#index.add({ owner: node.id, prefix });
+    }
+    this.fanOut = new FanOut(nodes);
+    this.#rules = {
+      clusterNets: settings.clusterNets,
+      standingOf: (id) => this.standingOf(id),
+      keyOwner: (publicKey) => this.#keys.get(publicKey),
+      findOther: (id, prefix) => this.#index.findOther(id, prefix),
+    };
+  }
+
+  standingOf(id: NodeId): Standing {
+    const node = this.#nodes.get(id);
+    if (node !== undefined) return { kind: "member", externalAddress: node.externalAddress };
+    return { kind: this.#removed.has(id) ? "removed" : "stranger" };
+  }
+
+  /** Members by ID. */
+  get nodes(): readonly StoredNode[] {
+    return [...this.#nodes.values()].toSorted((a, b) => compareTexts(a.id, b.id));
+  }
+
+  get removed(): readonly NodeId[] {
+    return [...this.#removed].toSorted(compareTexts);
+  }
+
+  /** UpdateNodeStatus. Always an event, since the time in it is new. */
+  reportStatus(caller: NodeId, request: UpdateNodeStatusRequest): Promise<Refusal | undefined> {
+    return this.#enqueue<undefined>((turn) => {
+      const admitted = judgeStatus(caller, request, this.#rules);
+      if ("code" in admitted) return admitted;
+      const reportedAtMs = this.#settings.now();
+      const before = this.#nodes.get(caller);
+      const { externalAddress } = admitted;
+      this.#put(turn, {
+        ...(before ?? { id: caller, publicKey: "", prefixes: [] }),
+        externalAddress,
+        reportedAtMs,
+        status: encodeStatus(admitted.timeless, reportedAtMs),
+      });
+      turn.effects.push(() => {
+        if (before === undefined) this.#settings.log.info("Node joined", { node: caller, externalAddress });
+        else if (before.externalAddress !== externalAddress) {
+          this.#settings.log.info("External address changed", {
+            node: caller,
+            externalAddress,
+            before: before.externalAddress,
+          });
+        }
+      });
+      return undefined;
+    });
+  }
+
+  /** UpdateNodeClusterNetworking. No event when it changes nothing. */
+  announce(caller: NodeId, announced: NodeClusterNetworking | undefined): Promise<Refusal | undefined> {
+    return this.#enqueue<undefined>((turn) => {
+      const admitted = judgeAnnouncement(caller, announced, this.#rules);
+      if ("code" in admitted) return admitted;
+      const before = this.#nodes.get(caller);
+      if (before === undefined) throw new Error(`node "${caller}" was admitted and is no member`);
+      const { publicKey } = admitted;
+      const prefixes = admitted.prefixes.map(({ text }) => text);
+      if (before.publicKey === publicKey && sameTexts(before.prefixes, prefixes)) return undefined;
+      this.#useKey(turn, publicKey, caller);
+      this.#move(turn, caller, { from: before.prefixes, to: prefixes });
+      this.#put(turn, { ...before, publicKey, prefixes });
+      turn.effects.push(() => this.#logAnnouncement(before, { publicKey, prefixes }));
+      return undefined;
+    });
+  }
+
+  /** Takes a node out. Its keys stay taken, its prefixes are free. */
+  remove(id: NodeId): Promise<MembershipChange> {
+    return this.#enqueue<Exclude<MembershipChange, Refusal>>((turn) => {
+      if (this.#removed.has(id)) return "was-so";
+      const before = this.#nodes.get(id);
+      if (before === undefined) return "unknown-node";
+      this.#nodes.delete(id);
+      this.#removed.add(id);
+      turn.undo.push(() => {
+        this.#nodes.set(id, before);
+        this.#removed.delete(id);
+      });
+      this.#move(turn, id, { from: before.prefixes, to: [] });
+      turn.changes.push({ kind: "remove", id });
+      turn.effects.push(() => {
+        this.#settings.log.info("Node removed", { node: id });
+        this.fanOut.retract(id);
+      });
+      return "done";
+    });
+  }
+
+  /** Lets a removed node in again: it is a stranger then, and a member with its next status. */
+  allow(id: NodeId): Promise<MembershipChange> {
+    return this.#enqueue<Exclude<MembershipChange, Refusal>>((turn) => {
+      if (!this.#removed.delete(id)) return this.#nodes.has(id) ? "was-so" : "unknown-node";
+      turn.undo.push(() => this.#removed.add(id));
+      turn.changes.push({ kind: "allow", id });
+      turn.effects.push(() => this.#settings.log.info("Node allowed again", { node: id }));
+      return "done";
+    });
+  }
+
+  #put(turn: Turn, node: StoredNode): void {
+    const before = this.#nodes.get(node.id);
+    this.#nodes.set(node.id, node);
+    turn.undo.push(() => {
+      if (before === undefined) this.#nodes.delete(node.id);
+      else this.#nodes.set(node.id, before);
+    });
+    turn.changes.push({ kind: "put", node });
+    turn.effects.push(() => this.fanOut.publish(node));
+  }
+
+  #useKey(turn: Turn, publicKey: PublicKey, id: NodeId): void {
+    if (this.#keys.has(publicKey)) return;
+    this.#keys.set(publicKey, id);
+    turn.undo.push(() => this.#keys.delete(publicKey));
+    turn.changes.push({ kind: "use-key", publicKey, id });
+  }
+
+  #move(turn: Turn, owner: NodeId, { from, to }: Move): void {
+    const gone = missingIn(from, to).map(parsePrefix);
+    const come = missingIn(to, from).map(parsePrefix);
+    const hold = (gone: readonly Prefix[], come: readonly Prefix[]): void => {
+      for (const prefix of gone) this.#index.delete({ owner, prefix });
+      for (const prefix of come) this.#index.add({ owner, prefix });
+    };
+    hold(gone, come);
+    turn.undo.push(() => hold(come, gone));
+  }
+
+  #enqueue<Answer>(judge: (turn: Turn) => Answer | Refusal): Promise<Answer | Refusal> {
+    return new Promise((settle) => {
+      if (this.#errands.length === 0) setImmediate(() => this.#runErrands());
+      this.#errands.push({ judge, settle } as Errand<never>);
+    });
+  }
+
+  #runErrands(): void {
+    const errands = this.#errands;
+    this.#errands = [];
+    const turn: Turn = { changes: [], undo: [], effects: [] };
+    const answers = errands.map(({ judge }) => judge(turn));
+    if (turn.changes.length > 0 && !this.#commit(turn.changes)) {
+      for (const undo of turn.undo.toReversed()) undo();
+      // Refusals too: they may rest on a change that did not come to be.
+      const refusal = unavailable("Cannot store the change: try again");
+      for (const { settle } of errands) settle(refusal);
+      return;
+    }
+    for (const effect of turn.effects) effect();
+    for (const [index, { settle }] of errands.entries()) settle(answers[index] as never);
+  }
+
+  #commit(changes: readonly StoredChange[]): boolean {
+    try {
+      this.#settings.store.commit(changes);
+    } catch (error) {
+      if (!this.#storeFailing) this.#settings.log.error(describeError(error));
+      this.#storeFailing = true;
+      return false;
+    }
+    if (this.#storeFailing) this.#settings.log.info("Changes can be stored again");
+    this.#storeFailing = false;
+    return true;
+  }
+
+  #logAnnouncement(before: StoredNode, now: Pick<StoredNode, "publicKey" | "prefixes">): void {
+    const fields = { node: before.id, publicKey: now.publicKey, prefixes: now.prefixes.length };
+    if (before.publicKey === "") this.#settings.log.info("Node announced itself", fields);
+    else if (before.publicKey === now.publicKey) this.#settings.log.info("Prefixes changed", fields);
+    else this.#settings.log.info("Public key changed", { ...fields, before: before.publicKey });
+  }
+}
+
+function parseStored(node: StoredNode): readonly Prefix[] {
+  try {
+    return node.prefixes.map(parsePrefix);
+  } catch (error) {
+    throw new SettingsError(`Cannot use stored node "${node.id}"`, { cause: error });
+  }
+}
+
+/** Texts of `all` that `others` has not; an announcement mostly repeats the one before. */
+function missingIn(all: readonly string[], others: readonly string[]): readonly string[] {
+  return [...new Set(all).difference(new Set(others))];
+}
+
+function sameTexts(a: readonly string[], b: readonly string[]): boolean {
+  return a.length === b.length && a.every((text, index) => text === b[index]);
+}
+
+function compareTexts(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

@@ -1,0 +1,139 @@
+/**
+ * Listens for nodes and stops cleanly.
+ *
+ * Without TLS only, so far; credentials and the identity that goes with them come in together, as `transport`.
+ */
+import { ServerCredentials } from "@grpc/grpc-js";
+import { createServer } from "nice-grpc";
+import type { Prefix } from "../core/prefix.ts";
+import { ClusternetError, exitStatus, messageOf, SettingsError } from "../errors.ts";
+import { CuratorLocalDefinition } from "../gen/curator.js";
+import type { Logger } from "../log.ts";
+import { identifyInsecureCaller, type IdentifyCaller } from "./caller.ts";
+import { Registry } from "./registry.ts";
+import { curatorLocalService, curatorService, servedCuratorDefinition } from "./service.ts";
+import type { NodeStore } from "./store.ts";
+
+/** How callers connect and how they are known. */
+export interface Transport {
+  readonly credentials: ServerCredentials;
+  readonly identify: IdentifyCaller;
+  /** Names this Curator as the leader. */
+  readonly leaderId: string;
+}
+
+export interface CuratorServerSettings {
+  /** `host` without brackets; port 0 takes any free one. */
+  readonly listen: { readonly host: string; readonly port: number };
+  readonly transport: Transport;
+  readonly store: NodeStore;
+  readonly clusterNets: readonly Prefix[];
+  readonly log: Logger;
+  readonly now?: () => number;
+  /** How soon a watcher that is gone without a word is let go. Default 20 s and 10 s. */
+  readonly keepalive?: { readonly timeMs: number; readonly timeoutMs: number };
+}
+
+export interface CuratorServer {
+  /** The port that is listened on. */
+  readonly port: number;
+  readonly registry: Registry;
+  /** Ends every stream (UNAVAILABLE), waits a moment for calls under way, and closes the store. Never throws. */
+  stop(): Promise<void>;
+}
+
+/** No TLS: everybody is who he says. */
+export function insecureTransport(): Transport {
+  return {
+    credentials: ServerCredentials.createInsecure(),
+    identify: identifyInsecureCaller,
+    leaderId: "clusternet-curator",
+  };
+}
+
+/** Size of a request, as the real Curator's: a larger one is RESOURCE_EXHAUSTED. */
+const maxRequestBytes = 4 * 1024 * 1024;
+/** Longest wait for calls under way when stopping. */
+const stopMs = 2_000;
+
+/** Loads the store and listens. Throws SettingsError; the port in use is exit 69. */
+export async function startCuratorServer(settings: CuratorServerSettings): Promise<CuratorServer> {
+  const { transport, store, log } = settings;
+  const keepalive = settings.keepalive ?? { timeMs: 20_000, timeoutMs: 10_000 };
+  const stopping = new AbortController();
+  const registry = new Registry({
+    store,
+    clusterNets: settings.clusterNets,
+    log,
+    now: settings.now ?? Date.now,
+  });
+  const server = createServer({
+    "grpc.max_receive_message_length": maxRequestBytes,
+    "grpc.max_send_message_length": -1,
+    // grpc-js answers however many pings of a client; these are our own, to find watchers that are gone.
+    "grpc.keepalive_time_ms": keepalive.timeMs,
+    "grpc.keepalive_timeout_ms": keepalive.timeoutMs,
+    // Two Curators on one port would each know half of the cluster.
+    "grpc.so_reuseport": 0,
+  });
+  let port = 0;
+  const service = {
+    registry,
+    identify: transport.identify,
+    log,
+    stopping: stopping.signal,
+    leader: () => ({
+      leaderNodeId: transport.leaderId,
+      leaderHost: reachableHost(settings.listen.host),
+      leaderPort: port,
+      thisNodeId: transport.leaderId,
+    }),
+  };
+  server.add(servedCuratorDefinition, curatorService(service));
+  server.add(CuratorLocalDefinition, curatorLocalService(service));
+  const address = renderHostPort(settings.listen);
+  try {
+    port = await server.listen(address, transport.credentials);
+  } catch (error) {
+    throw listenError(address, error);
+  }
+  return {
+    port,
+    registry,
+    async stop() {
+      stopping.abort();
+      registry.fanOut.stop();
+      const force = setTimeout(() => server.forceShutdown(), stopMs);
+      await server.shutdown().catch(() => {
+        // The only error is that it was forced meanwhile.
+      });
+      clearTimeout(force);
+      store.close();
+    },
+  };
+}
+
+/** HOST:PORT, an IPv6 address in brackets. */
+export function renderHostPort({ host, port }: { readonly host: string; readonly port: number }): string {
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+/** The host for other machines: none when it listens everywhere, which the protocol spells as empty. */
+function reachableHost(host: string): string {
+  return host === "0.0.0.0" || host === "::" ? "" : host;
+}
+
+function listenError(address: string, error: unknown): ClusternetError {
+  const found = messageOf(error);
+  if (/EADDRINUSE|in use/i.test(found)) {
+    return new ClusternetError(`Cannot listen on ${address}: the port is taken`, {
+      cause: error,
+      hint: "Stop the program that listens there, or choose another port with --listen",
+      exit: exitStatus.unavailable,
+    });
+  }
+  return new SettingsError(`Cannot listen on ${address}: ${found}`, {
+    cause: error,
+    hint: "Use an address of this host",
+  });
+}

@@ -1,0 +1,170 @@
+/**
+ * The gRPC services `Curator` and `CuratorLocal`: who calls, which call, and the answer in gRPC's terms.
+ *
+ * Everything that is decided, is decided in registry.ts and admission.ts. A refusal is logged once, and again only
+ * when another one takes its place: agents try again for ever.
+ */
+import { Status } from "nice-grpc-common";
+import { ServerError, type CallContext, type ServiceImplementation } from "nice-grpc";
+import { aborted } from "../async.ts";
+import type { NodeId } from "../core/node.ts";
+import {
+  CuratorDefinition,
+  type CuratorLocalDefinition,
+  type GetCurrentLeaderResponse,
+  type WatchRequest,
+} from "../gen/curator.js";
+import type { Logger } from "../log.ts";
+import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
+import type { Watcher } from "./fan-out.ts";
+import { removedRefusal, type Refusal } from "./refusal.ts";
+import type { Registry } from "./registry.ts";
+
+/** Events come encoded from the fan-out, once for all watchers, so "encoding" hands the bytes on. */
+const encodedEvent = {
+  encode: (event: Uint8Array) => ({ finish: () => event }),
+  decode: (event: Uint8Array) => event,
+};
+
+/** `Curator` as it is served here: events of Watch are bytes already. */
+export const servedCuratorDefinition = {
+  ...CuratorDefinition,
+  methods: {
+    ...CuratorDefinition.methods,
+    watch: { ...CuratorDefinition.methods.watch, responseType: encodedEvent },
+  },
+};
+
+export interface ServiceSettings {
+  readonly registry: Registry;
+  readonly identify: IdentifyCaller;
+  readonly log: Logger;
+  /** What GetCurrentLeader answers. */
+  readonly leader: () => GetCurrentLeaderResponse;
+  /** Aborts when the server stops. */
+  readonly stopping: AbortSignal;
+}
+
+/** The service for nodes. */
+export function curatorService(
+  settings: ServiceSettings,
+): ServiceImplementation<typeof servedCuratorDefinition> {
+  const { registry, identify, log } = settings;
+  const refusals = new RefusalLog(log);
+
+  const callerOf = (context: CallContext): NodeId => {
+    const caller = identify(context);
+    if (typeof caller === "string") return caller;
+    refusals.add(context.peer, "call", caller);
+    throw serverError(caller);
+  };
+  const answer = (caller: NodeId, call: string, refusal: Refusal | undefined): Record<string, never> => {
+    if (refusal === undefined) {
+      refusals.clear(caller, call);
+      return {};
+    }
+    refusals.add(caller, call, refusal);
+    throw serverError(refusal);
+  };
+
+  return {
+    async updateNodeStatus(request, context) {
+      const caller = callerOf(context);
+      return answer(caller, "UpdateNodeStatus", await registry.reportStatus(caller, request));
+    },
+
+    async updateNodeClusterNetworking(request, context) {
+      const caller = callerOf(context);
+      const refusal = await registry.announce(caller, request.clusternet);
+      return answer(caller, "UpdateNodeClusterNetworking", refusal);
+    },
+
+    async *watch(request, context) {
+      const caller = callerOf(context);
+      const only = watchedNode(request);
+      if (typeof only === "object") throw serverError(only);
+      if (registry.standingOf(caller).kind === "removed") {
+        answer(caller, "Watch", removedRefusal(caller));
+      }
+      refusals.clear(caller, "Watch");
+      const watcher = registry.fanOut.open(caller, only);
+      log.debug("Watch stream opened", { node: caller, watchers: registry.fanOut.watchers });
+      try {
+        yield* eventsOf(watcher, context.signal);
+      } finally {
+        registry.fanOut.close(watcher);
+        log.debug("Watch stream closed", { node: caller, watchers: registry.fanOut.watchers });
+      }
+    },
+  };
+}
+
+/** The service for everybody: this Curator is alone, so it leads. */
+export function curatorLocalService({
+  leader,
+  stopping,
+}: ServiceSettings): ServiceImplementation<typeof CuratorLocalDefinition> {
+  return {
+    async *getCurrentLeader(_request, context) {
+      yield leader();
+      await aborted(AbortSignal.any([stopping, context.signal]));
+      if (stopping.aborted)
+        throw new ServerError(Status.UNAVAILABLE, "Cannot go on: this Curator is stopping");
+    },
+  };
+}
+
+async function* eventsOf(watcher: Watcher, signal: AbortSignal): AsyncGenerator<Uint8Array> {
+  while (!signal.aborted) {
+    const event = watcher.next();
+    if (event === undefined) await watcher.changed(signal);
+    else if (event instanceof Uint8Array) yield event;
+    else throw serverError(event);
+  }
+}
+
+/** The one node to watch, undefined for all, or why not. */
+function watchedNode({ kind }: WatchRequest): NodeId | undefined | Refusal {
+  switch (kind?.$case) {
+    case "nodesInCluster":
+      return undefined;
+    case "nodeInCluster":
+      return curatorNodeId(kind.nodeInCluster.nodeId);
+    case undefined:
+      return {
+        code: Status.UNIMPLEMENTED,
+        message: "Cannot watch: the request says neither one node nor all",
+      };
+  }
+}
+
+function serverError({ code, message }: Refusal): ServerError {
+  return new ServerError(code, message);
+}
+
+/** Callers whose last refusal is remembered; the oldest is forgotten, and then logged once more. */
+const rememberedRefusals = 10_000;
+
+class RefusalLog {
+  readonly #last = new Map<string, string>();
+  readonly #log: Logger;
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
+
+  add(caller: string, call: string, { code, message }: Refusal): void {
+    const key = `${caller} ${call}`;
+    if (this.#last.get(key) === message) return;
+    for (const oldest of this.#last.keys()) {
+      if (this.#last.size < rememberedRefusals) break;
+      this.#last.delete(oldest);
+    }
+    this.#last.set(key, message);
+    this.#log.warn(message, { node: caller, call, status: Status[code] });
+  }
+
+  clear(caller: string, call: string): void {
+    this.#last.delete(`${caller} ${call}`);
+  }
+}
