@@ -4,8 +4,21 @@
  * Takes options that are of the right form already (src/settings.ts parsed them) and decides what cannot be
  * used: that is thrown as a ClusternetError whose `exit` is the status to end with.
  */
-import type { Prefix } from "../core/prefix.ts";
-import type { ExitStatus } from "../errors.ts";
+import { logVerbosity, setLogVerbosity } from "@grpc/grpc-js";
+import { join } from "node:path";
+import { aborted } from "../async.ts";
+import { containsAddress, decodeAddress, parsePrefix, type Prefix } from "../core/prefix.ts";
+import { startAdminSocket } from "../curator-server/admin.ts";
+import { holdDataDirectory } from "../curator-server/data-directory.ts";
+import {
+  insecureTransport,
+  renderHostPort,
+  startCuratorServer,
+  type CuratorServer,
+} from "../curator-server/server.ts";
+import { openSqliteStore } from "../curator-server/sqlite-store.ts";
+import { MemoryStore } from "../curator-server/store.ts";
+import { exitStatus, UsageError, type ExitStatus } from "../errors.ts";
 import type { Logger } from "../log.ts";
 
 /** Flags of `clusternet curator`, parsed. */
@@ -28,6 +41,74 @@ export interface CuratorContext {
 }
 
 /** Serves until `signal` aborts. Throws ClusternetError for what cannot be used. */
-export async function runCurator(_options: CuratorOptions, _context: CuratorContext): Promise<ExitStatus> {
-  throw new Error("unwritten");
+export async function runCurator(options: CuratorOptions, context: CuratorContext): Promise<ExitStatus> {
+  const { log, signal } = context;
+  requireInsecure(options);
+  // grpc-js writes lines of its own on stderr; what matters of them reaches us as errors.
+  setLogVerbosity(logVerbosity.NONE);
+  const directory = holdDataDirectory(options.dataDir);
+  try {
+    const store =
+      options.store === "memory" ? new MemoryStore() : openSqliteStore(join(directory.path, "curator.db"));
+    let server: CuratorServer;
+    try {
+      server = await startCuratorServer({
+        listen: options.listen,
+        transport: insecureTransport(),
+        store,
+        clusterNets: options.clusterNets,
+        log,
+      });
+    } catch (error) {
+      store.close();
+      throw error;
+    }
+    try {
+      const admin = startAdminSocket(directory.path, server.registry);
+      warnOfWhatIsMissing(options, log);
+      log.info("Curator is listening", {
+        listen: renderHostPort({ host: options.listen.host, port: server.port }),
+        clusterNet: options.clusterNets.map(({ text }) => text).join(", "),
+        nodes: server.registry.nodes.length,
+        dataDirectory: directory.path,
+      });
+      await aborted(signal);
+      log.info("Curator is stopping", { watchers: server.registry.fanOut.watchers });
+      await admin.stop();
+    } finally {
+      await server.stop();
+    }
+  } finally {
+    directory.release();
+  }
+  return exitStatus.ok;
+}
+
+function requireInsecure({ insecure, insecureAnywhere, listen }: CuratorOptions): void {
+  if (!insecure) {
+    throw new UsageError("Cannot start the Curator without --insecure: TLS comes with the next version");
+  }
+  if (!insecureAnywhere && !isLoopback(listen.host)) {
+    throw new UsageError(
+      `Cannot listen on ${renderHostPort(listen)} with --insecure: expected an address in 127.0.0.0/8 or ::1`,
+      { hint: "Whoever reaches that port can be any node; --insecure-anywhere allows it" },
+    );
+  }
+}
+
+/** Written as a loopback address; a name may mean anything tomorrow. */
+function isLoopback(host: string): boolean {
+  const address = decodeAddress(host);
+  return "text" in address && loopbacks.some((network) => containsAddress(network, address));
+}
+
+const loopbacks = [parsePrefix("127.0.0.0/8"), parsePrefix("::1/128")];
+
+function warnOfWhatIsMissing({ store, insecureAnywhere }: CuratorOptions, log: Logger): void {
+  log.warn(
+    insecureAnywhere
+      ? "Running without TLS: whoever reaches the port can read the cluster and pose as any node"
+      : "Running without TLS: every user of this machine can read the cluster and pose as any node",
+  );
+  if (store === "memory") log.warn("Nodes are kept in memory only: a restart forgets all of them");
 }

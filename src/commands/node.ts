@@ -2,7 +2,10 @@
  * `clusternet node list`, `node remove ID` and `node allow ID`: speak with the Curator that runs on this machine,
  * through the Unix socket in its data directory. Without a running Curator they end with 69.
  */
-import type { ExitStatus } from "../errors.ts";
+import { quote } from "../core/problem.ts";
+import { changeMembership, readNodes, type ListedNode } from "../curator-server/admin.ts";
+import { nodeCommand } from "../curator-server/refusal.ts";
+import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
 
 /** Options of every `clusternet node` command, parsed. */
 export interface NodeCommandOptions {
@@ -18,28 +21,92 @@ export interface NodeCommandContext {
   readonly stdout: (text: string) => void;
 }
 
-/** Prints every member and every removed node. */
+/** Prints every member and every removed node. Throws ClusternetError, exit 69 when no Curator runs. */
 export async function nodeList(
-  _options: NodeCommandOptions,
-  _context: NodeCommandContext,
+  { dataDir, json }: NodeCommandOptions,
+  { stdout }: NodeCommandContext,
 ): Promise<ExitStatus> {
-  throw new Error("unwritten");
+  const nodes = await readNodes(dataDir);
+  stdout(json === true ? `${JSON.stringify(nodes, undefined, 2)}\n` : renderNodeTable(nodes, Date.now()));
+  return exitStatus.ok;
 }
 
-/** Takes a node out: it is told NOT_FOUND from then on. */
+/** Takes a node out: it is told NOT_FOUND from then on. Throws as `nodeList`, exit 78 for a node that is not there. */
 export async function nodeRemove(
-  _options: NodeCommandOptions,
-  _id: string,
-  _context: NodeCommandContext,
+  { dataDir }: NodeCommandOptions,
+  id: string,
+  { stdout }: NodeCommandContext,
 ): Promise<ExitStatus> {
-  throw new Error("unwritten");
+  const outcome = await changeMembership(dataDir, { change: "remove", id });
+  switch (outcome) {
+    case "done":
+      stdout(`Removed node ${quote(id)}; let it in again with: ${nodeCommand("allow", id)}\n`);
+      return exitStatus.ok;
+    case "was-so":
+      stdout(`Node ${quote(id)} was removed already\n`);
+      return exitStatus.ok;
+    case "unknown-node":
+      throw unknownNode("remove", id);
+  }
 }
 
-/** Lets a removed node in again. */
+/** Lets a removed node in again. Throws as `nodeRemove`. */
 export async function nodeAllow(
-  _options: NodeCommandOptions,
-  _id: string,
-  _context: NodeCommandContext,
+  { dataDir }: NodeCommandOptions,
+  id: string,
+  { stdout }: NodeCommandContext,
 ): Promise<ExitStatus> {
-  throw new Error("unwritten");
+  const outcome = await changeMembership(dataDir, { change: "allow", id });
+  switch (outcome) {
+    case "done":
+      stdout(`Allowed node ${quote(id)}: it is a member again with its next status\n`);
+      return exitStatus.ok;
+    case "was-so":
+      stdout(`Node ${quote(id)} is a member already\n`);
+      return exitStatus.ok;
+    case "unknown-node":
+      throw unknownNode("allow", id);
+  }
+}
+
+function unknownNode(verb: "remove" | "allow", id: string): SettingsError {
+  return new SettingsError(`Cannot ${verb} node ${quote(id)}: there is none of this ID`, {
+    hint: "clusternet node list shows all of them",
+  });
+}
+
+/** The table of `node list`: a line a node, columns as wide as they must be. */
+export function renderNodeTable(nodes: readonly ListedNode[], nowMs: number): string {
+  if (nodes.length === 0) return "No nodes: none has reported its status to this Curator yet\n";
+  const rows = [
+    ["NODE", "STATE", "EXTERNAL ADDRESS", "PUBLIC KEY", "PREFIXES", "LAST REPORT"],
+    ...nodes.map((node) => [
+      node.id,
+      node.state,
+      node.externalAddress ?? "-",
+      node.publicKey ?? "-",
+      node.prefixes.length === 0 ? "-" : node.prefixes.join(","),
+      node.lastReportAt === null ? "-" : `${renderAge(nowMs - Date.parse(node.lastReportAt))} ago`,
+    ]),
+  ];
+  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? [];
+  return rows
+    .map(
+      (row) =>
+        `${row
+          .map((cell, column) => cell.padEnd(widths[column] ?? 0))
+          .join("  ")
+          .trimEnd()}\n`,
+    )
+    .join("");
+}
+
+/** A time span in its two largest units. A clock that was set back gives 0s, not a negative age. */
+function renderAge(ms: number): string {
+  const seconds = Math.max(0, Math.floor(ms / 1000));
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  if (minutes === 0) return `${seconds}s`;
+  if (hours === 0) return `${minutes}m${seconds % 60}s`;
+  return hours < 24 ? `${hours}h${minutes % 60}m` : `${Math.floor(hours / 24)}d${hours % 24}h`;
 }

@@ -1,0 +1,162 @@
+/**
+ * The door for the operator: HTTP on a Unix socket in the data directory, both ends of it.
+ *
+ * Who may open the socket file may do everything, so its mode is 0600 from the first instant. IDs go in the body,
+ * never in the path: an ID may hold any printable character.
+ */
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { array, literal, nullable, object, parse, picklist, string, type InferOutput } from "valibot";
+import { ClusternetError, exitStatus, isSystemError, messageOf, SettingsError } from "../errors.ts";
+import { curatorNodeId } from "./caller.ts";
+import type { MembershipChange, Registry } from "./registry.ts";
+
+const listedNode = object({
+  id: string(),
+  state: picklist(["up", "removed"]),
+  externalAddress: nullable(string()),
+  publicKey: nullable(string()),
+  prefixes: array(string()),
+  /** RFC 3339, UTC. */
+  lastReportAt: nullable(string()),
+});
+/** A line of `node list`. */
+export type ListedNode = InferOutput<typeof listedNode>;
+
+const outcomes = ["done", "was-so", "unknown-node"] as const;
+/** What `node remove` or `node allow` came to. */
+export type Outcome = (typeof outcomes)[number];
+
+const listAnswer = object({ nodes: array(listedNode) });
+const changeAnswer = object({ outcome: picklist(outcomes) });
+const failureAnswer = object({ error: string() });
+const changeRequest = object({ change: picklist(["remove", "allow"]), id: string() });
+const requestHeader = literal("application/json");
+
+/** `sockaddr_un` holds 108 bytes with the zero at the end. */
+const maxSocketPathBytes = 107;
+
+export interface AdminSocket {
+  stop(): Promise<void>;
+}
+
+function socketPath(dataDirectory: string): string {
+  return join(dataDirectory, "curator.sock");
+}
+
+/** Listens. The caller holds the data directory, so a socket file that is there is left from a crash. Throws SettingsError. */
+export function startAdminSocket(dataDirectory: string, registry: Registry): AdminSocket {
+  const path = socketPath(dataDirectory);
+  if (Buffer.byteLength(path) > maxSocketPathBytes) {
+    throw new SettingsError(
+      `Cannot use data directory "${dataDirectory}": the path of the socket in it has ${Buffer.byteLength(path)} bytes, expected at most ${maxSocketPathBytes}`,
+      { hint: "Choose a shorter --data-dir" },
+    );
+  }
+  rmSync(path, { force: true });
+  // Bun makes the file with the mode that the umask leaves, and within this call.
+  const umask = process.umask(0o177);
+  let server: ReturnType<typeof Bun.serve>;
+  try {
+    server = Bun.serve({ unix: path, fetch: (request) => answer(request, registry) });
+  } catch (error) {
+    throw new SettingsError(`Cannot listen on "${path}": ${messageOf(error)}`, { cause: error });
+  } finally {
+    process.umask(umask);
+  }
+  return {
+    async stop() {
+      await server.stop(true);
+      rmSync(path, { force: true });
+    },
+  };
+}
+
+async function answer(request: Request, registry: Registry): Promise<Response> {
+  const { pathname } = new URL(request.url);
+  if (pathname !== "/nodes") return failure(404, `Cannot answer: there is no ${pathname}`);
+  if (request.method === "GET") return Response.json({ nodes: listNodes(registry) });
+  if (request.method !== "POST" || request.headers.get("content-type") !== requestHeader.literal) {
+    return failure(400, "Cannot answer: expected GET, or POST of application/json");
+  }
+  try {
+    const { change, id: text } = parse(changeRequest, await request.json());
+    const id = curatorNodeId(text);
+    if (typeof id !== "string") return failure(400, id.message);
+    const outcome: MembershipChange =
+      change === "remove" ? await registry.remove(id) : await registry.allow(id);
+    return typeof outcome === "string" ? Response.json({ outcome }) : failure(503, outcome.message);
+  } catch (error) {
+    return failure(400, `Cannot read the request: ${messageOf(error)}`);
+  }
+}
+
+function failure(status: number, error: string): Response {
+  return Response.json({ error }, { status });
+}
+
+function listNodes(registry: Registry): readonly ListedNode[] {
+  const members = registry.nodes.map((node): ListedNode => ({
+    id: node.id,
+    state: "up",
+    externalAddress: node.externalAddress,
+    publicKey: node.publicKey === "" ? null : node.publicKey,
+    prefixes: [...node.prefixes],
+    lastReportAt: new Date(node.reportedAtMs).toISOString(),
+  }));
+  const removed = registry.removed.map((id): ListedNode => ({
+    id,
+    state: "removed",
+    externalAddress: null,
+    publicKey: null,
+    prefixes: [],
+    lastReportAt: null,
+  }));
+  return [...members, ...removed];
+}
+
+/** Members by ID, then removed nodes by ID. Throws ClusternetError, exit 69 when no Curator runs there. */
+export async function readNodes(dataDirectory: string): Promise<readonly ListedNode[]> {
+  const body = await ask(dataDirectory, { method: "GET" });
+  return parse(listAnswer, body).nodes;
+}
+
+/** Asks for a node to be removed or allowed. Throws as `readNodes`. */
+export async function changeMembership(
+  dataDirectory: string,
+  request: { readonly change: "remove" | "allow"; readonly id: string },
+): Promise<Outcome> {
+  const body = await ask(dataDirectory, {
+    method: "POST",
+    headers: { "content-type": requestHeader.literal },
+    body: JSON.stringify(request),
+  });
+  return parse(changeAnswer, body).outcome;
+}
+
+async function ask(dataDirectory: string, init: RequestInit): Promise<unknown> {
+  const path = socketPath(dataDirectory);
+  let response: Response;
+  try {
+    response = await fetch("http://curator/nodes", {
+      ...init,
+      unix: path,
+      signal: AbortSignal.timeout(10_000),
+    });
+  } catch (error) {
+    throw new ClusternetError(`Cannot reach the Curator in "${dataDirectory}": ${reasonOf(error)}`, {
+      cause: error,
+      hint: "Start it with clusternet curator, name its --data-dir, and run this as the same user or root",
+      exit: exitStatus.unavailable,
+    });
+  }
+  const body: unknown = await response.json();
+  if (!response.ok)
+    throw new ClusternetError(parse(failureAnswer, body).error, { exit: exitStatus.settings });
+  return body;
+}
+
+function reasonOf(error: unknown): string {
+  if (isSystemError(error, "ENOENT") || isSystemError(error, "FailedToOpenSocket")) return "none runs there";
+  return messageOf(error);
+}

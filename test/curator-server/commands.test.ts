@@ -1,0 +1,347 @@
+/**
+ * `clusternet curator` and `clusternet node …` as functions: start, socket, lock, refusals, and what they print.
+ */
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createChannel } from "nice-grpc";
+import { runCurator, type CuratorOptions } from "../../src/commands/curator.ts";
+import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/commands/node.ts";
+import { parsePrefix } from "../../src/core/prefix.ts";
+import { ClusternetError, type ExitStatus } from "../../src/errors.ts";
+import type { Logger } from "../../src/log.ts";
+import { clientOf, codeOf, keyOf, statusBytes, until } from "./cluster.ts";
+
+let directory: string;
+const cleanups: (() => unknown)[] = [];
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), "curator-"));
+});
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+interface RunningCurator {
+  readonly port: number;
+  readonly lines: readonly string[];
+  readonly warnings: readonly string[];
+  stop(): Promise<ExitStatus>;
+}
+
+function options(changes: Partial<CuratorOptions> = {}): CuratorOptions {
+  return {
+    listen: { host: "127.0.0.1", port: 0 },
+    dataDir: join(directory, "data"),
+    store: "sqlite",
+    clusterNets: [parsePrefix("10.192.0.0/11")],
+    insecure: true,
+    insecureAnywhere: false,
+    ...changes,
+  };
+}
+
+/** Starts a Curator and waits until it listens. */
+async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCurator> {
+  const abort = new AbortController();
+  const lines: string[] = [];
+  const warnings: string[] = [];
+  let port = 0;
+  const log: Logger = {
+    debug() {},
+    info(message, fields) {
+      lines.push(message);
+      if (message === "Curator is listening") port = Number(/:(\d+)$/.exec(String(fields?.["listen"]))?.[1]);
+    },
+    warn: (message) => warnings.push(message),
+    error: (message) => lines.push(message),
+  };
+  const ended = runCurator(options(changes), { log, signal: abort.signal });
+  const stop = (): Promise<ExitStatus> => {
+    abort.abort();
+    return ended;
+  };
+  cleanups.push(() => stop().catch(() => undefined));
+  let failed = false;
+  ended.catch(() => {
+    failed = true;
+  });
+  await until(() => port !== 0 || failed);
+  if (failed) await ended;
+  return { port, lines, warnings, stop };
+}
+
+async function thrownBy(run: () => Promise<unknown>): Promise<ClusternetError> {
+  try {
+    await run();
+  } catch (error) {
+    if (error instanceof ClusternetError) return error;
+    throw error;
+  }
+  throw new Error("nothing was thrown");
+}
+
+async function joinCluster(port: number, id: string): Promise<void> {
+  const channel = createChannel(`127.0.0.1:${port}`);
+  const client = clientOf(channel, id);
+  await client.updateNodeStatus({ nodeId: id, status: statusBytes("192.0.2.1") });
+  const prefixes = [{ cidr: "192.0.2.1/32" }, { cidr: "10.192.1.0/24" }];
+  await client.updateNodeClusterNetworking({ clusternet: { wireguardPubkey: keyOf(1), prefixes } });
+  channel.close();
+}
+
+/** What a node command prints, and how it ends. */
+async function printed(
+  run: (context: { readonly stdout: (text: string) => void }) => Promise<ExitStatus>,
+): Promise<string> {
+  let text = "";
+  const status = await run({ stdout: (more) => (text += more) });
+  expect(status).toBe(0);
+  return text;
+}
+
+describe("runCurator()", () => {
+  test("serves, keeps its nodes over a restart, and leaves neither socket nor lock held", async () => {
+    const first = await start();
+    const { dataDir } = options();
+    await joinCluster(first.port, "a");
+    expect(statSync(dataDir).mode & 0o777).toBe(0o700);
+    expect(statSync(join(dataDir, "curator.sock")).mode & 0o777).toBe(0o600);
+    expect(statSync(join(dataDir, "curator.db")).mode & 0o777).toBe(0o600);
+    expect(await first.stop()).toBe(0);
+    expect(existsSync(join(dataDir, "curator.sock"))).toBe(false);
+    expect(existsSync(join(dataDir, "curator.db-wal"))).toBe(false);
+
+    await start();
+    const listed: unknown = JSON.parse(
+      await printed((context) => nodeList({ dataDir, json: true }, context)),
+    );
+    expect(listed).toMatchObject([
+      {
+        id: "a",
+        state: "up",
+        externalAddress: "192.0.2.1",
+        publicKey: keyOf(1),
+        prefixes: ["192.0.2.1/32", "10.192.1.0/24"],
+      },
+    ]);
+  });
+
+  test("warns at every start that there is no TLS, and of memory", async () => {
+    const sqlite = await start();
+    expect(sqlite.warnings).toEqual([
+      "Running without TLS: every user of this machine can read the cluster and pose as any node",
+    ]);
+    await sqlite.stop();
+    const memory = await start({
+      store: "memory",
+      insecureAnywhere: true,
+      listen: { host: "0.0.0.0", port: 0 },
+    });
+    expect(memory.warnings).toEqual([
+      "Running without TLS: whoever reaches the port can read the cluster and pose as any node",
+      "Nodes are kept in memory only: a restart forgets all of them",
+    ]);
+  });
+
+  test("listens on ::1", async () => {
+    const running = await start({ listen: { host: "::1", port: 0 } });
+    const channel = createChannel(`[::1]:${running.port}`);
+    cleanups.push(() => channel.close());
+    const request = { nodeId: "a", status: statusBytes("2001:db8::1") };
+    expect(await codeOf(clientOf(channel, "a").updateNodeStatus(request))).toBe("OK");
+  });
+
+  test("takes the place of one that was killed: old lock file and socket are no obstacle", async () => {
+    const first = await start();
+    await first.stop();
+    const { dataDir } = options();
+    writeFileSync(join(dataDir, "curator.lock"), "999999\n");
+    writeFileSync(join(dataDir, "curator.sock"), "");
+    chmodSync(join(dataDir, "curator.sock"), 0o644);
+    await start();
+    expect(statSync(join(dataDir, "curator.sock")).mode & 0o777).toBe(0o600);
+    expect(readFileSync(join(dataDir, "curator.lock"), "utf8")).toBe(`${process.pid}\n`);
+  });
+
+  test("a second one on the same directory: exit 75, naming the process; the first goes on", async () => {
+    const first = await start();
+    const error = await thrownBy(() => start());
+    expect([error.exit, error.message]).toEqual([
+      75,
+      `Cannot start a Curator in "${options().dataDir}": process ${process.pid} holds it`,
+    ]);
+    await joinCluster(first.port, "a");
+  });
+
+  test("a port that is taken: exit 69, naming it, and the directory is free again", async () => {
+    const squatter = createServer();
+    await new Promise<void>((resolve) => squatter.listen(0, "127.0.0.1", resolve));
+    cleanups.push(() => squatter.close());
+    const address = squatter.address();
+    if (address === null || typeof address === "string") throw new Error("no port");
+    const error = await thrownBy(() => start({ listen: { host: "127.0.0.1", port: address.port } }));
+    expect([error.exit, error.message]).toEqual([
+      69,
+      `Cannot listen on 127.0.0.1:${address.port}: the port is taken`,
+    ]);
+    await start();
+  });
+
+  test.each([
+    {
+      name: "without --insecure",
+      changes: { insecure: false },
+      want: [64, "Cannot start the Curator without --insecure: TLS comes with the next version"],
+    },
+    {
+      name: "insecure on an address that others reach",
+      changes: { listen: { host: "0.0.0.0", port: 0 } },
+      want: [64, "Cannot listen on 0.0.0.0:0 with --insecure: expected an address in 127.0.0.0/8 or ::1"],
+    },
+    {
+      name: "insecure on a name",
+      changes: { listen: { host: "localhost", port: 7835 } },
+      want: [
+        64,
+        "Cannot listen on localhost:7835 with --insecure: expected an address in 127.0.0.0/8 or ::1",
+      ],
+    },
+    {
+      name: "insecure on ::",
+      changes: { listen: { host: "::", port: 7835 } },
+      want: [64, "Cannot listen on [::]:7835 with --insecure: expected an address in 127.0.0.0/8 or ::1"],
+    },
+  ])("refuses to start $name", async ({ changes, want }) => {
+    const error = await thrownBy(() => start(changes));
+    expect([error.exit, error.message]).toEqual(want as [64, string]);
+    expect(existsSync(options().dataDir)).toBe(false);
+  });
+
+  test("a damaged database: exit 78, and the file stays", async () => {
+    const first = await start();
+    await first.stop();
+    const file = join(options().dataDir, "curator.db");
+    writeFileSync(file, "not a database".repeat(1000));
+    const error = await thrownBy(() => start());
+    expect([error.exit, error.message]).toEqual([
+      78,
+      `Cannot use database "${file}": it is damaged or no database`,
+    ]);
+    expect(readFileSync(file, "utf8")).toStartWith("not a database");
+  });
+
+  test("a data directory that is a file, or too long for a socket: exit 78", async () => {
+    writeFileSync(join(directory, "file"), "");
+    expect((await thrownBy(() => start({ dataDir: join(directory, "file") }))).exit).toBe(78);
+    const long = join(directory, "x".repeat(100));
+    const error = await thrownBy(() => start({ dataDir: long }));
+    expect([error.exit, error.message]).toEqual([
+      78,
+      expect.stringContaining("expected at most 107") as unknown as string,
+    ]);
+  });
+});
+
+describe("clusternet node", () => {
+  test("without a running Curator: exit 69, saying so", async () => {
+    const { dataDir } = options();
+    const error = await thrownBy(() => nodeList({ dataDir }, { stdout() {} }));
+    expect([error.exit, error.message]).toEqual([
+      69,
+      `Cannot reach the Curator in "${dataDir}": none runs there`,
+    ]);
+  });
+
+  test("list, remove and allow, each twice", async () => {
+    const running = await start();
+    const { dataDir } = options();
+    expect(await printed((context) => nodeList({ dataDir }, context))).toBe(
+      "No nodes: none has reported its status to this Curator yet\n",
+    );
+    await joinCluster(running.port, "a");
+    expect(await printed((context) => nodeList({ dataDir }, context))).toMatch(
+      /^NODE +STATE +EXTERNAL ADDRESS .*\na +up +192\.0\.2\.1 .*10\.192\.1\.0\/24 +\d+s ago\n$/s,
+    );
+    const lines = [
+      await printed((context) => nodeRemove({ dataDir }, "a", context)),
+      await printed((context) => nodeRemove({ dataDir }, "a", context)),
+      await printed((context) => nodeAllow({ dataDir }, "a", context)),
+    ];
+    expect(lines).toEqual([
+      'Removed node "a"; let it in again with: clusternet node allow a\n',
+      'Node "a" was removed already\n',
+      'Allowed node "a": it is a member again with its next status\n',
+    ]);
+    await joinCluster(running.port, "a");
+    expect(await printed((context) => nodeAllow({ dataDir }, "a", context))).toBe(
+      'Node "a" is a member already\n',
+    );
+    expect(running.lines.filter((line) => line.startsWith("Node"))).toEqual([
+      "Node joined",
+      "Node announced itself",
+      "Node removed",
+      "Node allowed again",
+      "Node joined",
+      "Node announced itself",
+    ]);
+  });
+
+  test.each([
+    ["remove", nodeRemove],
+    ["allow", nodeAllow],
+  ])("%s of a node that is not there: exit 78", async (verb, run) => {
+    await start();
+    const error = await thrownBy(() => run({ dataDir: options().dataDir }, "nobody", { stdout() {} }));
+    expect([error.exit, error.message]).toEqual([
+      78,
+      `Cannot ${verb} node "nobody": there is none of this ID`,
+    ]);
+  });
+
+  test("an ID may hold what a shell or a path makes something of", async () => {
+    const running = await start();
+    const { dataDir } = options();
+    const id = "..?%2e;$(x)'";
+    await joinCluster(running.port, id);
+    expect(await printed((context) => nodeRemove({ dataDir }, id, context))).toBe(
+      String.raw`Removed node "..?%2e;$(x)'"; let it in again with: clusternet node allow '..?%2e;$(x)'\'''` +
+        "\n",
+    );
+  });
+});
+
+test("renderNodeTable() gives a line a node, columns as wide as they must be", () => {
+  const table = renderNodeTable(
+    [
+      {
+        id: "metropolis-1",
+        state: "up",
+        externalAddress: "192.0.2.1",
+        publicKey: keyOf(1),
+        prefixes: ["192.0.2.1/32", "10.192.1.0/24"],
+        lastReportAt: "2026-12-01T00:00:00.000Z",
+      },
+      {
+        id: "b",
+        state: "up",
+        externalAddress: "2001:db8::1",
+        publicKey: null,
+        prefixes: [],
+        lastReportAt: "2026-12-01T02:59:58.000Z",
+      },
+      { id: "c", state: "removed", externalAddress: null, publicKey: null, prefixes: [], lastReportAt: null },
+    ],
+    Date.parse("2026-12-01T03:04:05.000Z"),
+  );
+  expect(table).toBe(
+    `
+NODE          STATE    EXTERNAL ADDRESS  PUBLIC KEY                                    PREFIXES                    LAST REPORT
+metropolis-1  up       192.0.2.1         AAAAAQcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=  192.0.2.1/32,10.192.1.0/24  3h4m ago
+b             up       2001:db8::1       -                                             -                           4m7s ago
+c             removed  -                 -                                             -                           -
+`.trimStart(),
+  );
+});
