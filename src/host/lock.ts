@@ -1,0 +1,254 @@
+/**
+ * One agent per data directory, and one per interface and network namespace (C3).
+ *
+ * The directory is held by flock(2) on a descriptor of it, which works on a read-only disk too and leaves no file
+ * behind; the interface by the name of an abstract Unix socket, which belongs to the network namespace as the
+ * interface does. The kernel frees both when the process ends, however it ends, and neither is inherited by the
+ * programs that it starts. The socket is bound but never listens: nobody can connect to it, so nobody can disturb it.
+ *
+ * Bun has neither call, so libc is called directly. Who holds a place is looked up in /proc; a process of another
+ * PID namespace, or of another user when we are not root, is not seen there and stays unnamed.
+ */
+import { dlopen, ptr, read } from "bun:ffi";
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  readlinkSync,
+  statSync,
+  type BigIntStats,
+} from "node:fs";
+
+import { quote } from "../core/problem.ts";
+import { ClusternetError, SettingsError, exitStatus, isSystemError } from "../errors.ts";
+import { systemReason } from "./files.ts";
+
+/** What one agent alone may hold. */
+export interface Places {
+  readonly dataDirectory: string;
+  readonly interfaceName: string;
+}
+
+/** The process that holds a place, as far as it can be seen. */
+export interface Holder {
+  readonly pid?: number;
+  /** Its program and arguments, quoted and cut. */
+  readonly commandLine?: string;
+}
+
+/** Both places, held until `release` or until this process ends. */
+export interface Locks {
+  /**
+   * Holds the directory that now has the name, when another was made in place of the one that is held. Throws as
+   * `acquireLocks`; the old one is held then.
+   */
+  renew(): void;
+  /** May be called twice. */
+  release(): void;
+}
+
+/**
+ * Takes both places. Throws ClusternetError with exit 75 that names the process holding one of them, and
+ * SettingsError when the directory cannot be opened; then neither is held.
+ */
+export function acquireLocks({ dataDirectory, interfaceName }: Places): Locks {
+  let directory = lockDirectory(dataDirectory);
+  let socket: number;
+  try {
+    socket = bindName(interfaceName);
+  } catch (error) {
+    closeSync(directory);
+    throw error;
+  }
+  let held = true;
+  return {
+    renew: () => {
+      if (!held || isSameFile(fstatSync(directory, { bigint: true }), statOf(dataDirectory))) return;
+      const renewed = lockDirectory(dataDirectory);
+      closeSync(directory);
+      directory = renewed;
+    },
+    release: () => {
+      if (!held) return;
+      held = false;
+      closeSync(socket);
+      closeSync(directory);
+    },
+  };
+}
+
+/**
+ * The process that holds one of the places, the directory first; undefined when none is seen to. Takes nothing,
+ * not even for a moment: an agent that starts meanwhile is not turned away.
+ */
+export function findHolder({ dataDirectory, interfaceName }: Places): Holder | undefined {
+  return findDirectoryHolder(dataDirectory) ?? findNameHolder(interfaceName);
+}
+
+const { O_RDONLY, O_DIRECTORY } = constants;
+const LOCK_EX = 2;
+const LOCK_NB = 4;
+const EAGAIN = 11;
+const EADDRINUSE = 98;
+const AF_UNIX = 1;
+const SOCK_STREAM = 1;
+const SOCK_CLOEXEC = 0o2000000;
+
+function lockDirectory(path: string): number {
+  let descriptor: number;
+  try {
+    // Opened with O_CLOEXEC, as Bun opens everything: wireguard-go outlives us and must not keep the lock.
+    descriptor = openSync(path, O_RDONLY | O_DIRECTORY);
+  } catch (error) {
+    throw new SettingsError(`Cannot use data directory ${quote(path)}: ${systemReason(error)}`, {
+      cause: error,
+    });
+  }
+  const errno = withLibc((libc) => libc.flock(descriptor, LOCK_EX | LOCK_NB));
+  if (errno === 0) return descriptor;
+  closeSync(descriptor);
+  const cannot = `Cannot use data directory ${quote(path)}`;
+  const holder = findDirectoryHolder(path);
+  if (holder === undefined && errno !== EAGAIN) {
+    throw new ClusternetError(`${cannot}: it cannot be locked, errno ${errno}`);
+  }
+  throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it`, {
+    exit: exitStatus.temporary,
+    hint: "Stop that agent first, or give this one a data directory of its own with --data-dir",
+  });
+}
+
+function bindName(interfaceName: string): number {
+  const cannot = `Cannot use interface ${quote(interfaceName)}`;
+  const address = socketAddress(interfaceName);
+  const { descriptor, errno } = withLibc((libc) => {
+    const descriptor = libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (descriptor < 0) return { descriptor, errno: libc.errno() };
+    return { descriptor, errno: libc.bind(descriptor, address) };
+  });
+  if (errno === 0) return descriptor;
+  if (descriptor >= 0) closeSync(descriptor);
+  const holder = findNameHolder(interfaceName);
+  if (holder === undefined && errno !== EADDRINUSE) {
+    throw new ClusternetError(`${cannot}: its lock cannot be made, errno ${errno}`);
+  }
+  throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it in this network namespace`, {
+    exit: exitStatus.temporary,
+    hint: "Stop that agent first, or give this one an interface of its own with --interface",
+  });
+}
+
+/** Name of the abstract socket, without the zero byte that it starts with. */
+function lockName(interfaceName: string): string {
+  return `clusternet/${interfaceName}`;
+}
+
+/** sockaddr_un: family, a zero byte, the name; the length given to bind ends it. */
+function socketAddress(interfaceName: string): Uint8Array {
+  const bytes = Buffer.alloc(3 + Buffer.byteLength(lockName(interfaceName)));
+  new DataView(bytes.buffer, bytes.byteOffset).setUint16(0, AF_UNIX, true);
+  bytes.write(lockName(interfaceName), 3);
+  return bytes;
+}
+
+interface Libc {
+  /** 0 or an errno. */
+  flock(descriptor: number, operation: number): number;
+  /** A descriptor, or less than zero. */
+  socket(domain: number, type: number, protocol: number): number;
+  /** 0 or an errno. */
+  bind(descriptor: number, address: Uint8Array): number;
+  /** Of the last call that failed. */
+  errno(): number;
+}
+
+function withLibc<T>(use: (libc: Libc) => T): T {
+  const library = dlopen("libc.so.6", {
+    flock: { args: ["i32", "i32"], returns: "i32" },
+    socket: { args: ["i32", "i32", "i32"], returns: "i32" },
+    bind: { args: ["i32", "ptr", "u32"], returns: "i32" },
+    __errno_location: { args: [], returns: "ptr" },
+  });
+  const { symbols } = library;
+  const errno = (): number => {
+    const location = symbols.__errno_location();
+    return location === null ? -1 : read.i32(location, 0);
+  };
+  try {
+    return use({
+      flock: (descriptor, operation) => (symbols.flock(descriptor, operation) === 0 ? 0 : errno()),
+      socket: (domain, type, protocol) => symbols.socket(domain, type, protocol),
+      bind: (descriptor, address) =>
+        symbols.bind(descriptor, ptr(address), address.length) === 0 ? 0 : errno(),
+      errno,
+    });
+  } finally {
+    library.close();
+  }
+}
+
+function describeHolder(holder: Holder | undefined): string {
+  if (holder?.pid === undefined) return "a process that cannot be seen from here";
+  return `process ${holder.pid}${holder.commandLine === undefined ? "" : ` (${holder.commandLine})`}`;
+}
+
+function findDirectoryHolder(path: string): Holder | undefined {
+  const directory = statOf(path);
+  if (directory === undefined) return undefined;
+  return findProcess((descriptor) => {
+    // /proc/locks would be shorter, but on btrfs and overlayfs it names another device than stat does.
+    if (!/^lock:.*\bFLOCK\b/m.test(readFileSync(descriptor.replace("/fd/", "/fdinfo/"), "utf8")))
+      return false;
+    return isSameFile(directory, statOf(descriptor));
+  });
+}
+
+function findNameHolder(interfaceName: string): Holder | undefined {
+  const end = ` @${lockName(interfaceName)}`;
+  const line = readFileSync("/proc/self/net/unix", "utf8")
+    .split("\n")
+    .find((each) => each.endsWith(end));
+  if (line === undefined) return undefined;
+  const inode = line.slice(0, -end.length).split(" ").at(-1);
+  return findProcess((descriptor) => readlinkSync(descriptor) === `socket:[${inode}]`) ?? {};
+}
+
+/** The first process with a descriptor, given as /proc/PID/fd/N, for which `matches` holds. */
+function findProcess(matches: (descriptor: string) => boolean): Holder | undefined {
+  for (const pid of readdirSync("/proc")) {
+    if (!/^\d+$/.test(pid)) continue;
+    // Processes and descriptors come and go while we look, and others' may be closed to us.
+    const found = whileThere(() =>
+      readdirSync(`/proc/${pid}/fd`).some(
+        (fd) => whileThere(() => matches(`/proc/${pid}/fd/${fd}`)) === true,
+      ),
+    );
+    if (found === true) return { pid: Number(pid), ...commandLineOf(pid) };
+  }
+  return undefined;
+}
+
+function commandLineOf(pid: string): Pick<Holder, "commandLine"> {
+  const text = whileThere(() => readFileSync(`/proc/${pid}/cmdline`, "utf8"));
+  return text === undefined ? {} : { commandLine: quote(text.split("\0").join(" ").trim()) };
+}
+
+function whileThere<T>(look: () => T): T | undefined {
+  try {
+    return look();
+  } catch (error) {
+    if (["ENOENT", "ESRCH", "EACCES", "EPERM"].some((code) => isSystemError(error, code))) return undefined;
+    throw error;
+  }
+}
+
+function statOf(path: string): BigIntStats | undefined {
+  return whileThere(() => statSync(path, { bigint: true }));
+}
+
+function isSameFile(a: BigIntStats, b: BigIntStats | undefined): boolean {
+  return b !== undefined && a.dev === b.dev && a.ino === b.ino;
+}

@@ -1,0 +1,277 @@
+/** One agent per data directory and per interface of a network namespace, with real processes. */
+import { describe, expect, test } from "bun:test";
+import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+
+import { acquireLocks, findHolder, type Places } from "../../src/host/lock.ts";
+import { failure, onDisk, withDirectory } from "./temporary.ts";
+
+const lockModule = join(import.meta.dir, "../../src/host/lock.ts");
+const self = expect.stringMatching(/^".*bun.*"$/) as unknown as string;
+
+interface Holding {
+  readonly pid: number;
+  /** Ends the process as a crash would. */
+  readonly kill: () => Promise<void>;
+}
+
+/** Another process that holds the places; ended when `use` ends. `inNamespace`: with a network of its own. */
+async function whileHeld<T>(
+  places: Places,
+  use: (holding: Holding) => Promise<T> | T,
+  { inNamespace = false, child = "" } = {},
+): Promise<T> {
+  const code = `
+    import { acquireLocks } from ${JSON.stringify(lockModule)};
+    acquireLocks(${JSON.stringify(places)});
+    ${child}
+    console.log(process.pid);
+    setInterval(() => {}, 1000);`;
+  const program = [process.execPath, "-e", code];
+  const holder = Bun.spawn(inNamespace ? ["unshare", "-n", ...program] : program, {
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  try {
+    const { value } = await holder.stdout.getReader().read();
+    const pid = Number(new TextDecoder().decode(value));
+    return await use({
+      pid,
+      kill: async () => {
+        holder.kill("SIGKILL");
+        await holder.exited;
+      },
+    });
+  } finally {
+    holder.kill("SIGKILL");
+    await holder.exited;
+  }
+}
+
+/** Places that no other test uses: the interface is never made, only its name is held. */
+async function withPlaces(use: (places: Places, other: Places) => Promise<void>): Promise<void> {
+  await withDirectory(async (directory) => {
+    const places = { dataDirectory: join(directory, "one"), interfaceName: freshName() };
+    const other = { dataDirectory: join(directory, "two"), interfaceName: freshName() };
+    await mkdir(places.dataDirectory);
+    await mkdir(other.dataDirectory);
+    await use(places, other);
+  });
+}
+
+function freshName(): string {
+  return `t${crypto.getRandomValues(new Uint8Array(6)).toHex()}`;
+}
+
+/** Takes the places and lets go of them at once. */
+function tryLocks(places: Places): void {
+  acquireLocks(places).release();
+}
+
+describe("acquireLocks()", () => {
+  test("refuses a data directory that another process holds with 75, and names it", async () => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(places, async ({ pid }) => {
+        const { message, exit } = await failure(() =>
+          acquireLocks({ ...other, dataDirectory: places.dataDirectory }),
+        );
+        expect(message).toStartWith(
+          `Cannot use data directory "${places.dataDirectory}": process ${pid} ("${process.execPath} -e`,
+        );
+        expect(message).toEndWith(") holds it");
+        expect(message).toMatch(/^[\x20-\x7e…]+$/);
+        expect(exit).toBe(75);
+      });
+    });
+  });
+
+  test("refuses an interface that another process holds with 75, names it, and lets go of the directory", async () => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(places, async ({ pid }) => {
+        const { message, exit } = await failure(() =>
+          acquireLocks({ ...other, interfaceName: places.interfaceName }),
+        );
+        expect(message).toStartWith(`Cannot use interface "${places.interfaceName}": process ${pid} (`);
+        expect(message).toEndWith(") holds it in this network namespace");
+        expect(exit).toBe(75);
+        tryLocks(other);
+      });
+    });
+  });
+
+  test("lets two agents live with other directories and interfaces", async () => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(places, () => tryLocks(other));
+    });
+  });
+
+  test("lets one interface name be held once in each network namespace", async () => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(places, () => tryLocks({ ...other, interfaceName: places.interfaceName }), {
+        inNamespace: true,
+      });
+    });
+  });
+
+  test("knows a directory under another name", async () => {
+    await withPlaces(async (places, other) => {
+      const link = `${places.dataDirectory}-link`;
+      await symlink(places.dataDirectory, link);
+      await whileHeld(places, async () => {
+        expect((await failure(() => acquireLocks({ ...other, dataDirectory: link }))).exit).toBe(75);
+      });
+    });
+  });
+
+  test("finds both free as soon as the holder is killed, though a program that it started lives on", async () => {
+    await withPlaces(async (places) => {
+      const pidFile = `${places.dataDirectory}.child`;
+      const child = `
+        const child = Bun.spawn(["sleep", "60"], { stdio: ["ignore", "ignore", "ignore"] });
+        child.unref();
+        await Bun.write(${JSON.stringify(pidFile)}, String(child.pid));`;
+      await whileHeld(
+        places,
+        async ({ kill }) => {
+          const childPid = Number(await Bun.file(pidFile).text());
+          try {
+            await kill();
+            process.kill(childPid, 0);
+            tryLocks(places);
+          } finally {
+            process.kill(childPid, "SIGKILL");
+          }
+        },
+        { child },
+      );
+    });
+  });
+
+  test("can be released twice, and taken again", async () => {
+    await withPlaces(async (places) => {
+      const locks = acquireLocks(places);
+      expect((await failure(() => acquireLocks(places))).exit).toBe(75);
+      locks.release();
+      locks.release();
+      tryLocks(places);
+    });
+  });
+
+  test("does not keep a process alive", async () => {
+    await withPlaces(async (places) => {
+      const code = `import { acquireLocks } from ${JSON.stringify(lockModule)}; acquireLocks(${JSON.stringify(places)});`;
+      expect(await Bun.spawn([process.execPath, "-e", code], { stderr: "inherit" }).exited).toBe(0);
+      tryLocks(places);
+    });
+  });
+
+  test.each([
+    { name: "is not there", make: async () => {}, reason: "ENOENT: no such file or directory" },
+    { name: "is a file", make: (path: string) => writeFile(path, ""), reason: "ENOTDIR: not a directory" },
+  ])("refuses a directory that $name with 78", async ({ make, reason }) => {
+    await withPlaces(async (places) => {
+      const dataDirectory = `${places.dataDirectory}-new`;
+      await make(dataDirectory);
+      const { message, exit } = await failure(() => acquireLocks({ ...places, dataDirectory }));
+      expect({ message, exit }).toEqual({
+        message: `Cannot use data directory "${dataDirectory}": ${reason}`,
+        exit: 78,
+      });
+    });
+  });
+
+  test("holds a directory on a read-only disk", async () => {
+    const result = await onDisk({
+      mount: "size=64k",
+      prepare: "mount -o remount,ro .",
+      code: `
+        import { acquireLocks } from "SRC/host/lock.ts";
+        const places = { dataDirectory: process.cwd(), interfaceName: "${freshName()}" };
+        acquireLocks(places);
+        let exit;
+        try { acquireLocks({ ...places, interfaceName: "${freshName()}" }); } catch (error) { exit = error.exit; }
+        export default exit;`,
+    });
+    expect(result).toBe(75);
+  });
+});
+
+describe("Locks.renew()", () => {
+  test("holds the directory that was made in place of the one that vanished, and frees it at the end", async () => {
+    await withPlaces(async (places, other) => {
+      const locks = acquireLocks(places);
+      await rm(places.dataDirectory, { recursive: true });
+      await mkdir(places.dataDirectory);
+      const again = { ...other, dataDirectory: places.dataDirectory };
+      tryLocks(again);
+      locks.renew();
+      locks.renew();
+      expect((await failure(() => acquireLocks(again))).exit).toBe(75);
+      locks.release();
+      tryLocks(again);
+    });
+  });
+
+  test("keeps what it holds when the new directory is another agent's", async () => {
+    await withPlaces(async (places, other) => {
+      const locks = acquireLocks(places);
+      const moved = `${places.dataDirectory}-moved`;
+      await rename(places.dataDirectory, moved);
+      await mkdir(places.dataDirectory);
+      await whileHeld({ ...other, dataDirectory: places.dataDirectory }, async () => {
+        expect((await failure(() => locks.renew())).exit).toBe(75);
+        const elsewhere = { dataDirectory: moved, interfaceName: freshName() };
+        expect((await failure(() => acquireLocks(elsewhere))).exit).toBe(75);
+      });
+      locks.release();
+    });
+  });
+});
+
+describe("findHolder()", () => {
+  test.each([
+    {
+      name: "the directory",
+      of: (held: Places, free: Places) => ({ ...free, dataDirectory: held.dataDirectory }),
+    },
+    {
+      name: "the interface",
+      of: (held: Places, free: Places) => ({ ...free, interfaceName: held.interfaceName }),
+    },
+  ])("names the process that holds $name, and takes nothing", async ({ of }) => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(places, async ({ pid }) => {
+        expect(findHolder(of(places, other))).toEqual({ pid, commandLine: expect.stringContaining("bun") });
+      });
+      tryLocks(places);
+    });
+  });
+
+  test.each([
+    { name: "free places", change: (places: Places) => places },
+    {
+      name: "a directory that is not there",
+      change: (places: Places) => ({ ...places, dataDirectory: "/nowhere" }),
+    },
+    {
+      name: "an interface whose name only begins like a held one",
+      change: (places: Places) => places,
+      prefix: true,
+    },
+  ])("finds nobody for $name", async ({ change, prefix = false }) => {
+    await withPlaces(async (places, other) => {
+      const held = prefix ? { ...other, interfaceName: `${places.interfaceName}x` } : other;
+      await whileHeld(held, () => {
+        expect(findHolder(change(places))).toBeUndefined();
+      });
+    });
+  });
+
+  test("finds this process too", async () => {
+    await withPlaces(async (places) => {
+      const locks = acquireLocks(places);
+      expect(findHolder(places)).toEqual({ pid: process.pid, commandLine: self });
+      locks.release();
+    });
+  });
+});
