@@ -91,7 +91,9 @@ export interface CuratorSettings {
 /** TCP port of a Curator when none is written. */
 const curatorPort = 7835;
 /** UDP port of WireGuard. */
-const defaultListenPort = 7838;
+export const defaultListenPort = 7838;
+/** The network of the cluster, unless `--cluster-net` says otherwise. */
+export const defaultClusterNet = "10.192.0.0/11";
 /** A timer cannot wait longer: 2^31 - 1 milliseconds. */
 const maxTimerSeconds = 2_147_483;
 /** IPv6 asks this of every link; below it the kernel drops the IPv6 routes of the interface. */
@@ -245,7 +247,7 @@ const logEntries = {
 };
 const switchEntry = v.optional(text(parseSwitch), "false");
 const clusterNetEntries = {
-  "cluster-net": v.optional(v.array(text(parsePrefix)), ["10.192.0.0/11"]),
+  "cluster-net": v.optional(v.array(text(parsePrefix)), [defaultClusterNet]),
   insecure: switchEntry,
   "insecure-anywhere": switchEntry,
 };
