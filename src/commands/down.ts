@@ -1,0 +1,112 @@
+/**
+ * `clusternet down`: takes interface, route, guard and loopback addresses away, as far as they are ours.
+ *
+ * Key and mesh file stay, so that the next `run` is the same node. Works without an agent and refuses while one
+ * runs. What is not ours is left alone and reported; nothing of ours there is success, also without a data
+ * directory, since that is how it looks the second time.
+ */
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { renderStep } from "../core/host-commands.ts";
+import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
+import { type Prefix, parsePrefix } from "../core/prefix.ts";
+import { quote } from "../core/problem.ts";
+import { ClusternetError, type ExitStatus, SettingsError, describeError, exitStatus } from "../errors.ts";
+import { createFollowCommand, createRunCommand, findProgram } from "../host/command.ts";
+import { type HostMemory, type HostRemembers, createHost } from "../host/host.ts";
+import { keyFileName, readKeyFile } from "../host/key-file.ts";
+import { type Locks, acquireLocks, findHolder } from "../host/lock.ts";
+import { MeshFile } from "../host/mesh-file.ts";
+import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
+import type { Logger } from "../log.ts";
+import { type PlaceSettings, defaultClusterNet } from "../settings.ts";
+import type { CommandContext } from "./context.ts";
+
+/** Throws ClusternetError with exit 75 while an agent runs, with 69 when a program is missing. */
+export async function down(
+  place: PlaceSettings,
+  context: Pick<CommandContext, "log" | "clock">,
+): Promise<ExitStatus> {
+  if (findProgram("ip") === undefined) {
+    throw new ClusternetError('Cannot run "ip": not found in PATH', {
+      exit: exitStatus.unavailable,
+      hint: "Install iproute2",
+    });
+  }
+  const locks = holdPlace(place);
+  try {
+    return await takeAway(place, context);
+  } finally {
+    locks?.release();
+  }
+}
+
+/** Nothing to hold when there is no data directory, and none is made for this; an agent may run all the same. */
+function holdPlace(place: PlaceSettings): Locks | undefined {
+  if (existsSync(place.dataDirectory)) return acquireLocks(place);
+  const holder = findHolder(place);
+  if (holder === undefined) return undefined;
+  throw new ClusternetError(
+    `Cannot take interface ${quote(place.interfaceName)} away: process ${holder.pid ?? "(unseen)"} holds it`,
+    { exit: exitStatus.temporary, hint: "Stop that agent first" },
+  );
+}
+
+async function takeAway(
+  { dataDirectory, interfaceName }: PlaceSettings,
+  { log, clock }: Pick<CommandContext, "log" | "clock">,
+): Promise<ExitStatus> {
+  const pathOf = (ending: string): string => join(dataDirectory, `${interfaceName}.${ending}`);
+  const stateFile = new StateFile(pathOf("state"), await readBootId());
+  const state = await stateFile.read(log);
+  const last = await new MeshFile(pathOf("conf")).read();
+  const host = createHost({
+    run: createRunCommand(),
+    follow: createFollowCommand(),
+    interfaceName,
+    keyFile: join(dataDirectory, keyFileName),
+    configFile: pathOf("conf"),
+    wireguard: "auto",
+    memory: memoryOf(stateFile, state),
+    ourKeys: new Set(last.kind === "none" || last.publicKey === undefined ? [] : [last.publicKey]),
+    log,
+    clock,
+  });
+  const { complete, done, problems } = await host.down({
+    interfaceName,
+    clusterNets: clusterNetsOf(state, pathOf("state")),
+    publicKey: await ownKey(join(dataDirectory, keyFileName), log),
+  });
+  for (const step of done) log.info(`Done: ${renderStep(step)}`);
+  for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
+  if (complete) return exitStatus.ok;
+  return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
+}
+
+/** Without a state file nobody knows which networks were routed, so the one of nearly everybody is looked at. */
+function clusterNetsOf(state: AgentState, statePath: string): readonly Prefix[] {
+  return existsSync(statePath) ? state.clusterNets : [parsePrefix(defaultClusterNet)];
+}
+
+/** The node's key, or one that no interface has: then only what the files name, or the group, makes one ours. */
+async function ownKey(path: string, log: Logger): Promise<PublicKey> {
+  try {
+    const found = await readKeyFile(path);
+    if (found !== undefined) return found.key.publicKey;
+  } catch (error) {
+    if (!(error instanceof SettingsError)) throw error;
+    log.warn(describeError(error));
+  }
+  return privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32))).publicKey;
+}
+
+function memoryOf(file: StateFile, state: AgentState): HostMemory {
+  let remembers: HostRemembers = state;
+  return {
+    get: () => remembers,
+    set: async (next) => {
+      remembers = next;
+      await file.write({ ...next, learnedCurators: state.learnedCurators });
+    },
+  };
+}
