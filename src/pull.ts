@@ -18,7 +18,7 @@ import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
 import type { PrivateKey } from "./core/key.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
-import { describeError, messageOf } from "./errors.ts";
+import { ClusternetError, describeError, exitStatus, messageOf } from "./errors.ts";
 import type { Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
@@ -27,6 +27,8 @@ import type { BuildRules, Tracker } from "./tracker.ts";
 
 /** At most ten applies a second in a lasting flood of changes (C4.9). */
 const minApplyIntervalMs = 100;
+/** The loop turns at least this often, so that one that hangs can be told from one that rests. */
+const pulseMs = 20_000;
 /** A held picture is looked at again by another stream this long after it was held, and up to a minute more. */
 const secondOpinionJitterMs = 60_000;
 
@@ -43,8 +45,8 @@ export interface PullSettings {
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
 export interface MeshWriter {
-  /** Writes the whole file unless it holds this text already. Throws ClusternetError. */
-  write(text: string): Promise<void>;
+  /** Makes the file hold this text; false: it does already. Throws ClusternetError. */
+  write(text: string): Promise<boolean>;
 }
 
 export interface PullParts {
@@ -93,6 +95,7 @@ export class Pull {
   #rules: BuildRules | undefined;
   #lastEventAt: Date | undefined;
   #heldAsked: number | undefined;
+  #lastTurnMs = 0;
   #everApplied = false;
 
   constructor(settings: PullSettings, parts: PullParts) {
@@ -109,17 +112,55 @@ export class Pull {
       return undefined;
     });
     await this.#turn(signal);
-    await Promise.all([
-      this.#follow(signal),
-      this.#watchOwn(signal),
-      this.#watchHost(signal),
-      this.#loop(signal),
-    ]);
+    await Promise.all([this.#follow(signal), this.#watchOwn(signal), this.#loop(signal)]);
   }
 
-  /** One comparison at once, whatever the schedule: for those who know of a change. */
-  compare(): void {
+  /**
+   * Only listens, and applies nothing: until all that the Curator knows has been heard. Throws ClusternetError with
+   * exit 75 when `timeoutMs` run out first.
+   */
+  async hear(timeoutMs: number, signal: AbortSignal): Promise<void> {
+    const { tracker, curator, host, clock } = this.#parts;
+    this.#seen = await host.read();
+    // The mesh of before decides who holds what (C4.5).
+    this.wanted();
+    const stop = new AbortController();
+    const until = AbortSignal.any([signal, stop.signal]);
+    const listen = async (): Promise<void> => {
+      for await (const event of curator.follow(until)) {
+        tracker.fold(event, clock.nowMs());
+        if (tracker.heardOut) stop.abort();
+      }
+    };
+    const limit = async (): Promise<void> => {
+      const endMs = clock.nowMs() + timeoutMs;
+      while (!until.aborted && clock.nowMs() < endMs) {
+        await clock.sleep(
+          Math.min(endMs, tracker.settleAtMs ?? Infinity, clock.nowMs() + 100) - clock.nowMs(),
+          until,
+        );
+        tracker.settle(clock.nowMs());
+        if (tracker.heardOut) break;
+      }
+      stop.abort();
+    };
+    await Promise.all([listen(), limit()]);
+    if (tracker.heardOut || signal.aborted) return;
+    throw new ClusternetError(
+      `Cannot see the whole mesh within ${timeoutMs / 1000} s: no full picture has come from a Curator`,
+      { exit: exitStatus.temporary },
+    );
+  }
+
+  /** The kernel told of a change that may concern us: the host is read and compared at once. */
+  hint(): void {
+    this.#parts.host.invalidate();
     this.#bell.poke();
+  }
+
+  /** When the loop last turned, by the clock's `nowMs`. */
+  get lastTurnMs(): number {
+    return this.#lastTurnMs;
   }
 
   /** The mesh and the host as wanted by all that is known now. */
@@ -168,18 +209,12 @@ export class Pull {
     for await (const _own of this.#parts.own.watch(signal)) this.#bell.poke();
   }
 
-  async #watchHost(signal: AbortSignal): Promise<void> {
-    for await (const _hint of this.#parts.host.hints(signal)) {
-      this.#parts.host.invalidate();
-      this.#bell.poke();
-    }
-  }
-
   async #loop(signal: AbortSignal): Promise<void> {
     const { clock, tracker } = this.#parts;
     while (!signal.aborted) {
+      this.#lastTurnMs = clock.nowMs();
       const nextMs = Math.min(this.#resyncAtMs, this.#retryAtMs ?? Infinity, tracker.settleAtMs ?? Infinity);
-      await this.#bell.wait(Math.max(0, nextMs - clock.nowMs()), signal, clock);
+      await this.#bell.wait(Math.min(Math.max(0, nextMs - clock.nowMs()), pulseMs), signal, clock);
       const early = this.#lastApplyMs + minApplyIntervalMs - clock.nowMs();
       if (early > 0) await clock.sleep(early, signal);
       if (!signal.aborted) await this.#turn(signal);
@@ -198,7 +233,7 @@ export class Pull {
     problems.replace("mesh", meshProblems);
     const written = await this.#writeFile(text);
     if (signal.aborted) return;
-    const result = await host.apply(wanted);
+    const result = await host.apply({ ...wanted, configWritten: written && tracker.complete });
     problems.replace("host", result.problems);
     if (result.seen !== undefined) this.#seen = result.seen;
     if (result.done.length > 0) {

@@ -72,6 +72,15 @@ export class Push {
     this.#backoff = new Backoff(announceBackoff, parts.clock);
   }
 
+  /** Everything that this node has to say was accepted. */
+  get isSettled(): boolean {
+    const { own } = this.#parts;
+    const { claim, externalAddress } = own.get();
+    const reported =
+      !this.#reporting || externalAddress === undefined || this.#reported === externalAddress.text;
+    return reported && this.#accepted?.key === keyOf(claim.announcement);
+  }
+
   /** Until `signal` aborts. Never throws for what the Curator answers. */
   async run(signal: AbortSignal): Promise<void> {
     const ring = async (source: Watched<unknown>, newStart: boolean): Promise<void> => {

@@ -1,0 +1,507 @@
+/**
+ * `Service`: the whole agent on one AbortSignal. The command line is a thin user of it.
+ *
+ * Starting takes the place (lock), the key, the last file and the host as they are, and changes nothing that is
+ * right already; from then on pull and push work side by side and neither ends before the signal aborts. Ending
+ * takes nothing away: interface, routes, file and announcement stay (C4.11).
+ */
+import { join } from "node:path";
+import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
+import type { SeenHost, Step } from "./core/host-state.ts";
+import { privateKeyFromBytes, type PrivateKey, type PublicKey } from "./core/key.ts";
+
+import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
+import { parsePrefix, type Prefix } from "./core/prefix.ts";
+import type { Problem } from "./core/problem.ts";
+import { renderWgConfig } from "./core/wg-config.ts";
+import type { CuratorFollower } from "./curator/follower.ts";
+import { ClusternetError, describeError, exitStatus, messageOf } from "./errors.ts";
+import { createFollowCommand, createRunCommand, type RunCommand } from "./host/command.ts";
+import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
+import { createHost, type LinuxHost } from "./host/host.ts";
+import { ensureKeyFile, keyFileName, readKeyFile, rewriteKeyFile } from "./host/key-file.ts";
+import { acquireLocks, type Locks } from "./host/lock.ts";
+import { MeshFile, type LastMesh } from "./host/mesh-file.ts";
+import { StateFile, readBootId, type AgentState } from "./host/state-file.ts";
+import { chooseImplementation, type Implementation } from "./host/wireguard-go.ts";
+import { silentLogger, type RedactingLogger } from "./log.ts";
+import { followOwn, readOwn, type NetworkStatus, type Own, type OwnSources } from "./own.ts";
+import type { Prefixes } from "./prefixes.ts";
+import { ProblemLog } from "./problem-log.ts";
+import { Pull } from "./pull.ts";
+import { Push } from "./push.ts";
+import { buildStatus, type Status } from "./status.ts";
+import { serveStatus, type StatusServer } from "./status-socket.ts";
+import { Tracker } from "./tracker.ts";
+import { UnderlayFollower } from "./underlay.ts";
+import { version } from "./version.ts";
+
+/** What the Go package's Service is given, and what a host may want otherwise than Metropolis does. */
+export interface ServiceOptions {
+  /** Whom to follow and announce to (`createCurator`). */
+  readonly curator: CuratorFollower;
+  /** This node's ID, as the Curator knows it. */
+  readonly nodeId: string;
+  /** The network that is routed into the mesh; one per address family at most. */
+  readonly clusterNet: string | Prefix | readonly (string | Prefix)[];
+  /** Where the WireGuard key is kept, and the mesh. Made when absent. */
+  readonly dataDirectory: string;
+  /** Prefixes to be announced into the mesh, as they change. */
+  readonly localKubernetesPodNetwork: Watched<Prefixes | undefined>;
+  /** This node's external address, as it changes; "auto": the source address of the route towards the Curator. */
+  readonly network: Watched<NetworkStatus | undefined> | "auto";
+
+  /** Default "clusternet". */
+  readonly interfaceName?: string;
+  /** UDP port, also assumed for every peer. Default 7838. */
+  readonly listenPort?: number;
+  /** Default "auto": MTU of the underlay less 80. */
+  readonly mtu?: number | "auto";
+  /** Default "auto": the kernel's where it has WireGuard. */
+  readonly wireguard?: Implementation | "auto";
+  /** PersistentKeepalive of every peer. Default: none. */
+  readonly keepaliveSeconds?: number;
+  /** How often the host is compared with what is wanted. Default 30. */
+  readonly resyncSeconds?: number;
+  /** Default "auto": when the Curator has missed a status for 10 s. */
+  readonly reportStatus?: "auto" | "on" | "off";
+  /** HOST:PORT of the Curators, for "auto" before one is connected. */
+  readonly curatorAddresses?: readonly string[];
+  readonly log?: RedactingLogger;
+  readonly clock?: Clock;
+}
+
+/** What a run would do (`--dry-run`). */
+export interface Preview {
+  /** The file of the mesh, the private key hidden. */
+  readonly text: string;
+  readonly steps: readonly Step[];
+  readonly problems: readonly Problem[];
+}
+
+const defaultListenPort = 7838;
+const defaultResyncSeconds = 30;
+/** Longer without a turn of its loop, and the agent says that it is not healthy. */
+const healthyTurnMs = 60_000;
+
+/** Everything that one run has opened. */
+interface Session {
+  readonly key: PrivateKey;
+  readonly locks: Locks;
+  readonly host: LinuxHost;
+  readonly own: Value<Own>;
+  readonly sources: OwnSources;
+  readonly underlay: UnderlayFollower;
+  readonly pull: Pull;
+  readonly push: Push;
+  readonly startedAt: Date;
+}
+
+export class Service {
+  readonly #options: ServiceOptions;
+  readonly #self: NodeId;
+  readonly #clusterNets: readonly Prefix[];
+  readonly #interfaceName: string;
+  readonly #listenPort: number;
+  readonly #log: RedactingLogger;
+  readonly #clock: Clock;
+  readonly #problems: ProblemLog;
+  #session: Session | undefined;
+
+  /** Throws ClusternetError for a node ID or network that cannot be. */
+  constructor(options: ServiceOptions) {
+    const self = asNodeId(options.nodeId);
+    if (self === undefined) throw new ClusternetError(nodeIdProblem(options.nodeId));
+    const nets = Array.isArray(options.clusterNet) ? options.clusterNet : [options.clusterNet];
+    this.#options = options;
+    this.#self = self;
+    this.#clusterNets = nets.map((net: string | Prefix) =>
+      typeof net === "string" ? parsePrefix(net) : net,
+    );
+    this.#interfaceName = options.interfaceName ?? "clusternet";
+    this.#listenPort = options.listenPort ?? defaultListenPort;
+    this.#log = options.log ?? silentLogger;
+    this.#clock = options.clock ?? systemClock;
+    this.#problems = new ProblemLog(this.#log, this.#clock);
+  }
+
+  /**
+   * Runs until `signal` aborts. Throws before anything was changed when the place is taken, the key cannot be used
+   * or the host has no WireGuard; after that nothing but a bug ends it.
+   */
+  async run(signal: AbortSignal): Promise<void> {
+    const session = await this.#open();
+    this.#session = session;
+    // One loop that ends by a bug must end the others, or the agent would live on half.
+    const broken = new AbortController();
+    const until = AbortSignal.any([signal, broken.signal]);
+    const server = this.#serve();
+    try {
+      await Promise.all(
+        [
+          session.pull.run(until),
+          session.push.run(until),
+          followOwn(this.#ownSettings(session.key.publicKey), session.sources, session.own, until),
+          session.underlay.run(until),
+          this.#watchHost(session, until),
+          this.#watchProblems(session, until),
+          this.#maintain(session, server, until),
+        ].map(async (loop) => {
+          try {
+            await loop;
+          } catch (error) {
+            broken.abort();
+            throw error;
+          }
+        }),
+      );
+    } finally {
+      this.#session = undefined;
+      await server.current?.stop();
+      session.locks.release();
+    }
+  }
+
+  /**
+   * Runs until a full picture has been applied and this node's announcement accepted. Throws ClusternetError with
+   * exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out.
+   */
+  async runOnce(timeoutMs: number, signal: AbortSignal): Promise<void> {
+    const stop = new AbortController();
+    const until = AbortSignal.any([signal, stop.signal]);
+    const running = this.run(until);
+    const ended = running.then(
+      () => undefined,
+      () => undefined,
+    );
+    let failure: ClusternetError | undefined;
+    const bell = new Bell();
+    const finish = (async (): Promise<void> => {
+      const endMs = this.#clock.nowMs() + timeoutMs;
+      while (!until.aborted) {
+        const missing = this.#missingOfOnce();
+        if (missing.length === 0) return;
+        const taken = this.#problems.current().find(({ kind }) => kind === "port-in-use");
+        if (taken !== undefined) {
+          failure = new ClusternetError(taken.message, { exit: exitStatus.unavailable });
+          return;
+        }
+        if (this.#clock.nowMs() >= endMs) {
+          failure = new ClusternetError(
+            `Cannot finish within ${timeoutMs / 1000} s: ${[...missing, ...this.#problems.current().map(({ message }) => message)].join("; ")}`,
+            { exit: exitStatus.temporary },
+          );
+          return;
+        }
+        // The loops change too much in too many places to ring a bell in each; a look now and then is cheap.
+        await bell.wait(Math.min(20, endMs - this.#clock.nowMs()), until, this.#clock);
+      }
+    })();
+    await Promise.race([finish, ended]);
+    stop.abort();
+    await running;
+    if (failure !== undefined) throw failure;
+  }
+
+  /**
+   * What a run would do now, without doing any of it: waits for a full picture and compares. Takes no place, makes no
+   * key (one that is missing is made up for the comparison), so it works beside a running agent. Throws
+   * ClusternetError with exit 75 when `timeoutMs` run out.
+   */
+  async preview(timeoutMs: number, signal: AbortSignal): Promise<Preview> {
+    const run = createRunCommand();
+    const found = await readKeyFile(join(this.#options.dataDirectory, keyFileName));
+    const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
+    this.#log.redact(key.reveal());
+    await chooseImplementation({ run, wireguard: this.#options.wireguard ?? "auto" });
+    const file = new MeshFile(this.#path("conf"));
+    const last = await file.read(key.publicKey);
+    const host = await this.#createHost(run, last, { remember: false });
+    const { pull, own } = await this.#wire(run, key, host, file, last);
+    await pull.hear(timeoutMs, signal);
+    const { wanted, problems } = pull.wanted();
+    const planned = await host.plan(wanted);
+    const { listenPort, keepaliveSeconds } = wanted;
+    const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
+    return {
+      text: renderWgConfig({ listenPort, mesh: { peers: wanted.peers }, ...keepalive }, undefined),
+      steps: planned.done,
+      problems: [
+        ...(last.kind === "none" ? [] : last.problems),
+        ...own.get().problems,
+        ...problems,
+        ...planned.problems,
+      ],
+    };
+  }
+
+  /** What `/status` answers. */
+  async status(): Promise<Status> {
+    const session = this.#session;
+    const state = session?.pull.state.get();
+    const pushed = session?.push.state.get();
+    const own = session?.own.get();
+    const seen = (await this.#readHost(session)) ?? state?.seen;
+    return buildStatus({
+      version,
+      agent: {
+        running: session !== undefined,
+        pid: process.pid,
+        ...(session === undefined ? {} : { startedAt: session.startedAt }),
+        notReady: this.notReady(),
+      },
+      node: {
+        id: this.#self,
+        announced: pushed?.announced?.prefixes ?? [],
+        ...(session === undefined ? {} : { publicKey: session.key.publicKey }),
+        ...(own?.externalAddress === undefined ? {} : { externalAddress: own.externalAddress }),
+        ...(pushed?.announcedAt === undefined ? {} : { announcedAt: pushed.announcedAt }),
+      },
+      curator: this.#options.curator.state.get(),
+      ...(state?.source === undefined ? {} : { source: state.source }),
+      ...(state?.sourceAt === undefined ? {} : { sourceAt: state.sourceAt }),
+      interfaceName: this.#interfaceName,
+      ...(seen?.interface === undefined ? {} : { interface: seen.interface }),
+      mesh: state?.mesh ?? { peers: [] },
+      listenPort: this.#listenPort,
+      problems: this.#problems.current(),
+      now: this.#clock.wallTime(),
+    });
+  }
+
+  /** What is missing, in words, until a mesh is applied; empty: ready. */
+  notReady(): readonly string[] {
+    const state = this.#session?.pull.state.get();
+    if (state === undefined) return ["the agent is starting"];
+    if (state.applied) return [];
+    const blocking = this.#problems
+      .current()
+      .filter(({ kind }) => ["port-in-use", "interface-foreign", "apply-failed"].includes(kind))
+      .map(({ message }) => message);
+    if (blocking.length > 0) return blocking;
+    return ["no mesh is applied yet: there is no last file, and no Curator has sent a full picture"];
+  }
+
+  /** What hangs, in words; empty: every loop has turned within the last minute. */
+  unhealthy(): readonly string[] {
+    const session = this.#session;
+    if (session === undefined) return ["the agent is starting"];
+    const sinceMs = this.#clock.nowMs() - session.pull.lastTurnMs;
+    return sinceMs > healthyTurnMs ? [`the mesh was last looked at ${Math.round(sinceMs / 1000)} s ago`] : [];
+  }
+
+  async #open(): Promise<Session> {
+    const { dataDirectory, wireguard = "auto" } = this.#options;
+    const startedAt = this.#clock.wallTime();
+    socketPath(dataDirectory, this.#interfaceName);
+    await ensureDataDirectory(dataDirectory);
+    const locks = acquireLocks({ dataDirectory, interfaceName: this.#interfaceName });
+    try {
+      const run = createRunCommand();
+      const { key, made, problems } = await ensureKeyFile(join(dataDirectory, keyFileName));
+      this.#log.redact(key.reveal());
+      if (made) this.#log.info("Made a private key", { publicKey: key.publicKey });
+      const implementation = await chooseImplementation({ run, wireguard });
+      await removeLeftovers(dataDirectory).catch((error: unknown) => {
+        this.#log.debug("Cannot remove what a crash may have left in the data directory", {
+          error: messageOf(error),
+        });
+      });
+      const file = new MeshFile(this.#path("conf"));
+      const last = await file.read(key.publicKey);
+      this.#problems.replace("key", problems);
+      this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
+      const host = await this.#createHost(run, last, { remember: true });
+      this.#log.info("Agent starts", {
+        version,
+        node: this.#self,
+        publicKey: key.publicKey,
+        interface: this.#interfaceName,
+        wireguard: implementation,
+      });
+      return { startedAt, key, locks, host, ...(await this.#wire(run, key, host, file, last)) };
+    } catch (error) {
+      locks.release();
+      throw error;
+    }
+  }
+
+  async #createHost(
+    run: RunCommand,
+    last: LastMesh,
+    { remember }: { readonly remember: boolean },
+  ): Promise<LinuxHost> {
+    const stateFile = new StateFile(this.#path("state"), await readBootId());
+    let state: AgentState = await stateFile.read(this.#log);
+    const ofFile = last.kind === "none" ? undefined : last.publicKey;
+    return createHost({
+      run,
+      follow: createFollowCommand(),
+      interfaceName: this.#interfaceName,
+      keyFile: join(this.#options.dataDirectory, keyFileName),
+      configFile: this.#path("conf"),
+      wireguard: this.#options.wireguard ?? "auto",
+      memory: {
+        get: () => state,
+        set: async (next) => {
+          state = { ...next, learnedCurators: state.learnedCurators };
+          if (remember) await stateFile.write(state);
+        },
+      },
+      ourKeys: new Set(ofFile === undefined ? [] : [ofFile]),
+      log: this.#log,
+      clock: this.#clock,
+    });
+  }
+
+  async #wire(
+    run: RunCommand,
+    key: PrivateKey,
+    host: LinuxHost,
+    file: MeshFile,
+    last: LastMesh,
+  ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host">> {
+    const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
+    const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
+    const shared = { problems: this.#problems, log: this.#log, clock: this.#clock };
+    const underlay = new UnderlayFollower(
+      {
+        clusterNets: this.#clusterNets,
+        interfaceName: this.#interfaceName,
+        mtu,
+        curatorAddresses: this.#options.curatorAddresses ?? [],
+        resyncMs: resyncSeconds * 1000,
+      },
+      { run, curator: curator.state, clock: this.#clock, log: this.#log },
+    );
+    await underlay.read();
+    const sources: OwnSources = {
+      podNetwork,
+      network: network === "auto" ? underlay.network : network,
+      mtu: underlay.mtu,
+    };
+    const own = new Value(readOwn(this.#ownSettings(key.publicKey), sources));
+    const tracker = new Tracker({
+      self: this.#self,
+      fromFile: last.kind === "mesh" ? last.nodes : [],
+      complete: last.kind === "mesh" || !(await hasPeers(host)),
+    });
+    const pull = new Pull(
+      {
+        interfaceName: this.#interfaceName,
+        privateKey: key,
+        listenPort: this.#listenPort,
+        clusterNets: this.#clusterNets,
+        resyncMs: resyncSeconds * 1000,
+        ...(keepaliveSeconds === undefined ? {} : { keepaliveSeconds }),
+        ...(last.kind === "mesh" ? { fileTime: last.writtenAt } : {}),
+      },
+      { tracker, curator, host, file, own, ...shared },
+    );
+    const push = new Push(
+      { self: this.#self, reportStatus },
+      { own, pull: pull.state, connection: curator.connection, ...shared },
+    );
+    return { own, sources, underlay, pull, push };
+  }
+
+  #ownSettings(publicKey: PublicKey) {
+    return { self: this.#self, publicKey, clusterNets: this.#clusterNets };
+  }
+
+  #path(ending: "conf" | "state"): string {
+    return join(this.#options.dataDirectory, `${this.#interfaceName}.${ending}`);
+  }
+
+  /** The kernel's hints are for all who look at the host. */
+  async #watchHost({ host, pull, underlay }: Session, signal: AbortSignal): Promise<void> {
+    for await (const _hint of host.hints(signal)) {
+      pull.hint();
+      underlay.hint();
+    }
+  }
+
+  async #watchProblems({ own }: Session, signal: AbortSignal): Promise<void> {
+    const ofCurator = async (): Promise<void> => {
+      for await (const problems of this.#options.curator.problems.watch(signal)) {
+        this.#problems.replace("curator", problems);
+      }
+    };
+    const ofOwn = async (): Promise<void> => {
+      for await (const { problems } of own.watch(signal)) this.#problems.replace("own", problems);
+    };
+    await Promise.all([ofCurator(), ofOwn()]);
+  }
+
+  /** The socket, bound again when it vanished, and the key file put back with the data directory (C3). */
+  async #maintain(session: Session, server: { current?: StatusServer }, signal: AbortSignal): Promise<void> {
+    const { dataDirectory, resyncSeconds = defaultResyncSeconds } = this.#options;
+    while (!signal.aborted) {
+      await this.#clock.sleep(resyncSeconds * 1000, signal);
+      if (signal.aborted) return;
+      const problems: Problem[] = [];
+      try {
+        await ensureDataDirectory(dataDirectory);
+        session.locks.renew();
+        if (await rewriteKeyFile(join(dataDirectory, keyFileName), session.key)) {
+          this.#log.warn("The private key file was gone: the same key was written back", { dataDirectory });
+        }
+        if (server.current === undefined) server.current = this.#bind();
+        await server.current.ensure();
+      } catch (error) {
+        problems.push({ kind: "file-unwritable", message: describeError(error).replaceAll("\n", " ") });
+      }
+      this.#problems.replace("data-directory", problems);
+    }
+  }
+
+  /** A socket that cannot be bound (a read-only data directory) holds nothing else back. */
+  #serve(): { current?: StatusServer } {
+    try {
+      return { current: this.#bind() };
+    } catch (error) {
+      const message = describeError(error).replaceAll("\n", " ");
+      this.#problems.replace("data-directory", [{ kind: "file-unwritable", message }]);
+      return {};
+    }
+  }
+
+  #bind(): StatusServer {
+    return serveStatus(socketPath(this.#options.dataDirectory, this.#interfaceName), {
+      status: () => this.status(),
+      unhealthy: () => this.unhealthy(),
+      notReady: () => this.notReady(),
+    });
+  }
+
+  #missingOfOnce(): readonly string[] {
+    const session = this.#session;
+    if (session === undefined) return ["the agent is starting"];
+    const { heardOut, applied } = session.pull.state.get();
+    return [
+      ...(heardOut ? [] : ["no full picture has come from a Curator"]),
+      ...(applied ? [] : ["the mesh is not applied"]),
+      ...(session.push.isSettled ? [] : ["the announcement has not been accepted"]),
+    ];
+  }
+
+  async #readHost(session: Session | undefined): Promise<SeenHost | undefined> {
+    try {
+      return await session?.host.read();
+    } catch (error) {
+      // The status answers all the same, with what was seen last.
+      this.#log.debug("Cannot read this host for the status", { error: messageOf(error) });
+      return undefined;
+    }
+  }
+}
+
+/** True when an interface with peers is there; also when that cannot be found out, which is the careful answer. */
+async function hasPeers(host: LinuxHost): Promise<boolean> {
+  try {
+    const seen = await host.read();
+    return (seen.interface?.peers.size ?? 0) > 0;
+  } catch {
+    return true;
+  }
+}

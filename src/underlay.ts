@@ -1,0 +1,118 @@
+/**
+ * Follows the underlay: the external address with "auto", and the MTU of the mesh interface.
+ *
+ * Looks at start, when the kernel tells of a change, when another Curator is connected (the route to it decides) and
+ * at every resync. What cannot be read is logged and leaves the last values as they are.
+ */
+import { Bell, Value, type Clock, type Watched } from "./async.ts";
+import type { Address, Prefix } from "./core/prefix.ts";
+import type { Problem } from "./core/problem.ts";
+import { chooseExternalAddress, chooseMtu, type Underlay } from "./core/underlay.ts";
+import type { CuratorState } from "./curator/follower.ts";
+import { describeError } from "./errors.ts";
+import type { RunCommand } from "./host/command.ts";
+import { readUnderlay } from "./host/underlay.ts";
+import type { Logger } from "./log.ts";
+import type { NetworkStatus } from "./own.ts";
+
+export interface UnderlaySettings {
+  readonly clusterNets: readonly Prefix[];
+  readonly interfaceName: string;
+  readonly mtu: number | "auto";
+  /** HOST:PORT of the Curators that are tried, in order. */
+  readonly curatorAddresses: readonly string[];
+  readonly resyncMs: number;
+}
+
+export interface UnderlayParts {
+  readonly run: RunCommand;
+  readonly curator: Watched<CuratorState>;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export interface MtuChoice {
+  readonly mtu: number;
+  readonly problems: readonly Problem[];
+}
+
+export class UnderlayFollower {
+  /** Undefined until the underlay has been read; without address when no route leads to one that can be announced. */
+  readonly network = new Value<NetworkStatus | undefined>(undefined);
+  readonly mtu: Value<MtuChoice>;
+  readonly #settings: UnderlaySettings;
+  readonly #parts: UnderlayParts;
+  readonly #bell = new Bell();
+  #address: Address | undefined;
+
+  constructor(settings: UnderlaySettings, parts: UnderlayParts) {
+    this.#settings = settings;
+    this.#parts = parts;
+    const { mtu } = settings;
+    this.mtu = new Value(
+      mtu === "auto" ? chooseMtu({ devices: [], defaultRoutes: [] }, settings) : { mtu, problems: [] },
+    );
+  }
+
+  /** Something about links, addresses or routes may have changed. */
+  hint(): void {
+    this.#bell.poke();
+  }
+
+  /** Until `signal` aborts. Never throws. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { curator, clock } = this.#parts;
+    const watchCurator = async (): Promise<void> => {
+      let last: string | undefined;
+      for await (const { address } of curator.watch(signal)) {
+        if (address === last) continue;
+        last = address;
+        this.#bell.poke();
+      }
+    };
+    const look = async (): Promise<void> => {
+      while (!signal.aborted) {
+        await this.#bell.wait(this.#settings.resyncMs, signal, clock);
+        if (!signal.aborted) await this.read();
+      }
+    };
+    await Promise.all([watchCurator(), look()]);
+  }
+
+  /** Looks once. Never throws. */
+  async read(): Promise<void> {
+    const { run, log } = this.#parts;
+    try {
+      this.#choose(await readUnderlay({ run, curatorHosts: this.#curatorHosts() }));
+    } catch (error) {
+      log.warn("Cannot read the underlay, going on with what was known of it", {
+        error: describeError(error),
+      });
+    }
+  }
+
+  #choose(underlay: Underlay): void {
+    const { settings, log } = { settings: this.#settings, log: this.#parts.log };
+    const address = chooseExternalAddress(underlay, settings, this.#address);
+    if (this.network.get() === undefined || address?.text !== this.#address?.text) {
+      this.#address = address;
+      this.network.set(address === undefined ? {} : { externalAddress: address.text });
+      log.info("External address of this node", { externalAddress: address?.text ?? "none" });
+    }
+    if (settings.mtu !== "auto") return;
+    const next = chooseMtu(underlay, settings);
+    const before = this.mtu.get();
+    if (JSON.stringify(next) !== JSON.stringify(before)) this.mtu.set(next);
+  }
+
+  /** The one in use first: its route decides. */
+  #curatorHosts(): readonly string[] {
+    const { address } = this.#parts.curator.get();
+    const all = [...(address === undefined ? [] : [address]), ...this.#settings.curatorAddresses];
+    return [...new Set(all.map(hostOf))];
+  }
+}
+
+function hostOf(address: string): string {
+  return address.replace(/:[0-9]+$/, "").replace(/^\[(.*)\]$/, "$1");
+}
