@@ -1,0 +1,438 @@
+/**
+ * The program as a process: what it prints where, its exit status, what it leaves behind, and `down` and `status`
+ * against a real interface in a network namespace of its own.
+ */
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import {
+  chmodSync,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parsePrivateKey, privateKeyFromBytes } from "../../src/core/key.ts";
+import type { NodeId } from "../../src/core/node.ts";
+import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { renderWgConfig } from "../../src/core/wg-config.ts";
+import { acquireLocks } from "../../src/host/lock.ts";
+import { type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
+import { serveStatus } from "../../src/status-socket.ts";
+import { createNamespace, type Namespace } from "./host-namespace.ts";
+
+const main = join(import.meta.dir, "../../src/main.ts");
+/** Of every call here: the program is ended then, and the test fails by its exit status. */
+const limitMs = 20_000;
+
+let directory = "";
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), "clusternet-cli-"));
+});
+afterEach(() => {
+  rmSync(directory, { recursive: true, force: true });
+});
+
+interface Outcome {
+  readonly exit: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+async function clusternet(
+  args: readonly string[],
+  { env = {}, inside }: { readonly env?: Record<string, string>; readonly inside?: Namespace } = {},
+): Promise<Outcome> {
+  const enter = inside === undefined ? [] : ["nsenter", "-t", String(inside.pid), "-n", "-m", "--"];
+  const child = Bun.spawn([...enter, process.execPath, main, ...args], {
+    env: { PATH: process.env["PATH"] ?? "", ...env },
+    stdin: "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+    timeout: limitMs,
+    killSignal: "SIGKILL",
+  });
+  const [stdout, stderr, exit] = await Promise.all([child.stdout.text(), child.stderr.text(), child.exited]);
+  return { exit, stdout, stderr };
+}
+
+test.each<{ args: readonly string[]; env?: Record<string, string>; want: Outcome }>([
+  {
+    args: ["run", "--frob"],
+    want: {
+      exit: 64,
+      stdout: "",
+      stderr:
+        'Cannot use flag "--frob": `clusternet run` has none of that name, see `clusternet run --help`\n',
+    },
+  },
+  {
+    args: ["status"],
+    env: { CLUSTERNET_JSON: "yes" },
+    want: {
+      exit: 64,
+      stdout: "",
+      stderr: 'Cannot use CLUSTERNET_JSON "yes": expected 1, 0, true or false\n',
+    },
+  },
+  {
+    args: [
+      "run",
+      "--insecure",
+      "--node-id",
+      "a",
+      "--curator",
+      "127.0.0.1",
+      "--external-address",
+      "10.192.1.1",
+    ],
+    want: {
+      exit: 78,
+      stdout: "",
+      stderr:
+        'Cannot use --external-address "10.192.1.1": it is inside ClusterNet 10.192.0.0/11\n' +
+        "  hint: Give the address at which other nodes reach this one outside the mesh\n",
+    },
+  },
+])("clusternet $args ends with one report and its exit status", async ({ args, env, want }) => {
+  expect(await clusternet(args, env === undefined ? {} : { env })).toEqual(want);
+});
+
+test("help and version go to stdout, the usage of no command to stderr", async () => {
+  const [help, version, none] = await Promise.all([
+    clusternet(["--help"]),
+    clusternet(["--version"]),
+    clusternet([]),
+  ]);
+  expect([help.exit, version.exit, none.exit]).toEqual([0, 0, 64]);
+  expect([help.stderr, version.stderr, none.stdout]).toEqual(["", "", ""]);
+  expect(none.stderr).toBe(help.stdout);
+  expect(version.stdout).toMatch(/^clusternet \S+ \(commit \S+, linux-\S+\)\n$/);
+});
+
+test("a reader that goes away is no error", async () => {
+  // The shell waits for the reader first, so that the pipe is broken when the program starts to write.
+  const script = `mkfifo "$1/out"; exec 3<>"$1/out" 4>"$1/out" 3<&-; "$2" "$3" run --help >&4; echo "exit $?"`;
+  const child = Bun.spawn(["bash", "-c", script, "bash", directory, process.execPath, main], {
+    stdout: "pipe",
+    stderr: "pipe",
+    timeout: limitMs,
+  });
+  expect([await child.stdout.text(), await child.stderr.text()]).toEqual(["exit 0\n", ""]);
+});
+
+test("a full disk behind stdout is said, with status 1", async () => {
+  const child = Bun.spawn([process.execPath, main, "--help"], {
+    stdout: Bun.file("/dev/full"),
+    stderr: "pipe",
+    timeout: limitMs,
+  });
+  expect([await child.exited, await child.stderr.text()]).toEqual([
+    1,
+    "Cannot write on standard output\n  because: ENOSPC: no space left on device, write\n",
+  ]);
+});
+
+// CASES 31.
+test.each(["x".repeat(16), "a/b", "a b", ".", "", "all", "-x"])(
+  "run refuses interface %j and creates nothing",
+  async (name) => {
+    const data = join(directory, "data");
+    const { exit, stdout, stderr } = await clusternet([
+      "run",
+      "--insecure",
+      "--node-id",
+      "a",
+      "--curator",
+      "127.0.0.1:1",
+      "--data-dir",
+      data,
+      "--interface",
+      name,
+    ]);
+    expect([exit, stdout, stderr.split("\n").length]).toEqual([64, "", 2]);
+    expect(stderr).toContain("expected 1 to 15 characters");
+    expect(existsSync(data)).toBe(false);
+  },
+);
+
+test("pubkey makes a key that only the owner can read, and prints the same public key again", async () => {
+  const data = join(directory, "a/data");
+  const first = await clusternet(["pubkey"], { env: { CLUSTERNET_DATA_DIR: data } });
+  const privateKey = parsePrivateKey(readFileSync(join(data, "private.key"), "utf8"));
+  expect(first).toEqual({ exit: 0, stdout: `${privateKey.publicKey}\n`, stderr: "" });
+  expect([statSync(data).mode & 0o777, statSync(join(data, "private.key")).mode & 0o777]).toEqual([
+    0o700, 0o600,
+  ]);
+  expect(readdirSync(data)).toEqual(["private.key"]);
+  chmodSync(join(data, "private.key"), 0o644);
+  const second = await clusternet(["pubkey", "--data-dir", data]);
+  expect([second.exit, second.stdout]).toEqual([0, first.stdout]);
+  expect(second.stderr).toMatch(/^\S+Z WARN {2}.*private\.key.* problem=key-mode\n$/);
+  expect(second.stderr).not.toContain(privateKey.reveal());
+  expect(statSync(join(data, "private.key")).mode & 0o777).toBe(0o600);
+});
+
+test("pubkey works beside a running agent", async () => {
+  const locks = acquireLocks({ dataDirectory: directory, interfaceName: `t${process.pid}` });
+  try {
+    expect(
+      (await clusternet(["pubkey", "--data-dir", directory, "--interface", `t${process.pid}`])).exit,
+    ).toBe(0);
+  } finally {
+    locks.release();
+  }
+});
+
+// CASES 27 and 29: whatever is wrong with the key, it is named and no piece of it is shown.
+const secret = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk";
+test.each([
+  { name: "a key with a typo", make: (path: string) => writeFileSync(path, `${secret}!\n`, { mode: 0o600 }) },
+  {
+    name: "a key with a character too many",
+    make: (path: string) => writeFileSync(path, `${secret}=x\n`, { mode: 0o600 }),
+  },
+  {
+    name: "a key cut short",
+    make: (path: string) => writeFileSync(path, secret.slice(0, 20), { mode: 0o600 }),
+  },
+  { name: "an empty file", make: (path: string) => writeFileSync(path, "", { mode: 0o600 }) },
+  { name: "a directory", make: (path: string) => mkdirSync(path) },
+])("pubkey refuses $name with 78 and leaves it as it is", async ({ make }) => {
+  const path = join(directory, "private.key");
+  make(path);
+  const before = lstatSync(path);
+  const { exit, stdout, stderr } = await clusternet(["pubkey", "--data-dir", directory]);
+  expect([exit, stdout]).toEqual([78, ""]);
+  expect(stderr).toContain(path);
+  expect(stderr).toContain("hint: ");
+  expect(stderr).not.toContain(secret.slice(0, 10));
+  expect([lstatSync(path).ino, lstatSync(path).mtimeMs]).toEqual([before.ino, before.mtimeMs]);
+});
+
+test("pubkey in a data directory that cannot be made ends with 78", async () => {
+  const { exit, stderr } = await clusternet(["pubkey", "--data-dir", "/proc/none/data"]);
+  expect(exit).toBe(78);
+  expect(stderr).toContain('"/proc/none/data"');
+});
+
+function statusOf(rest: Partial<StatusInput> = {}) {
+  return buildStatus({
+    version: "0.1.0",
+    agent: { running: true, pid: process.pid, notReady: [] },
+    node: { announced: [] },
+    curator: noCurator,
+    interfaceName: "m",
+    mesh: { peers: [] },
+    listenPort: 7838,
+    problems: [],
+    now: new Date(),
+    ...rest,
+  });
+}
+
+test("status asks the running agent, and --check looks at its problems", async () => {
+  const place = ["--data-dir", directory, "--interface", "m"];
+  let status = statusOf();
+  const server = serveStatus(join(directory, "m.sock"), {
+    status: () => status,
+    unhealthy: () => [],
+    notReady: () => [],
+  });
+  try {
+    const json = await clusternet(["status", "--json", "--check", ...place]);
+    expect({ ...json, stdout: JSON.parse(json.stdout) as unknown }).toEqual({
+      exit: 0,
+      stdout: status,
+      stderr: "",
+    });
+    status = statusOf({ problems: [{ kind: "curator-unreachable", message: "Cannot reach it" }] });
+    const text = await clusternet(["status", "--check", ...place]);
+    expect([text.exit, text.stderr]).toEqual([3, ""]);
+    expect(text.stdout).toStartWith("problems: 1\n  curator-unreachable  -  -  Cannot reach it\n");
+    expect((await clusternet(["status", ...place])).exit).toBe(0);
+  } finally {
+    await server.stop();
+  }
+});
+
+// CASES 44.
+test("status and status --json list 10,000 peers within two seconds each", async () => {
+  const { publicKey } = privateKeyFromBytes(new Uint8Array(32).fill(2));
+  const peers = Array.from({ length: 10_000 }, (_, index) => ({
+    nodeId: `node-${index}` as NodeId,
+    publicKey,
+    address: parseAddress("192.0.2.2"),
+    prefixes: [parsePrefix("10.192.2.0/24"), parsePrefix("192.0.2.2/32")],
+  }));
+  const status = statusOf({ mesh: { peers } });
+  const server = serveStatus(join(directory, "m.sock"), {
+    status: () => status,
+    unhealthy: () => [],
+    notReady: () => [],
+  });
+  try {
+    for (const flags of [[], ["--json"]]) {
+      const startedMs = performance.now();
+      const { exit, stdout } = await clusternet([
+        "status",
+        "--data-dir",
+        directory,
+        "--interface",
+        "m",
+        ...flags,
+      ]);
+      const tookMs = performance.now() - startedMs;
+      expect([exit, stdout.match(/\bnode-\d+\b/g)?.length]).toEqual([0, 10_000]);
+      expect(tookMs).toBeLessThan(2000);
+    }
+  } finally {
+    await server.stop();
+  }
+});
+
+test("status is not held up by an agent that was stopped, and says so", async () => {
+  const path = join(directory, "m.sock");
+  const agent = Bun.spawn(
+    [
+      process.execPath,
+      "-e",
+      `Bun.serve({ unix: ${JSON.stringify(path)}, fetch: () => new Response("") }); console.log("up")`,
+    ],
+    { stdout: "pipe", stderr: "inherit" },
+  );
+  try {
+    await agent.stdout.getReader().read();
+    agent.kill("SIGSTOP");
+    const { exit, stdout, stderr } = await clusternet([
+      "status",
+      "--check",
+      "--data-dir",
+      directory,
+      "--interface",
+      "m",
+    ]);
+    expect([exit, stderr]).toEqual([3, ""]);
+    expect(stdout).toContain(
+      `agent:       not running\n             the agent at socket "${path}" cannot be asked: it did not answer within 2 s\n`,
+    );
+  } finally {
+    agent.kill("SIGKILL");
+    await agent.exited;
+  }
+});
+
+test("down refuses with 75 while an agent holds the place, and names its process", async () => {
+  const interfaceName = `t${process.pid}`;
+  const locks = acquireLocks({ dataDirectory: directory, interfaceName });
+  try {
+    const places = [
+      ["--data-dir", directory],
+      ["--data-dir", join(directory, "none")],
+    ];
+    for (const place of places) {
+      const { exit, stdout, stderr } = await clusternet(["down", ...place, "--interface", interfaceName]);
+      expect([exit, stdout]).toEqual([75, ""]);
+      expect(stderr).toContain(`process ${process.pid}`);
+    }
+  } finally {
+    locks.release();
+  }
+});
+
+test("down without iproute2 ends with 69 and says what is missing", async () => {
+  const { exit, stderr } = await clusternet(["down", "--data-dir", directory], { env: { PATH: directory } });
+  expect([exit, stderr]).toEqual([69, 'Cannot run "ip": not found in PATH\n  hint: Install iproute2\n']);
+});
+
+/** Everything that `down` could touch, as the kernel shows it. */
+async function picture(host: Namespace): Promise<string> {
+  const parts = [
+    "ip -o link show",
+    "ip route show table all",
+    "ip -6 route show table all",
+    "ip -o address show",
+  ];
+  const shown = [];
+  for (const part of parts) shown.push(await host.sh(part));
+  return shown.join("\n").replaceAll(/ (qdisc|state|valid_lft|expires) \S+/g, "");
+}
+
+test("status reads a real interface without an agent, and down takes away only what is ours, twice", async () => {
+  const host = await createNamespace();
+  try {
+    const data = join(host.directory, "data");
+    const place = ["--data-dir", data, "--interface", "mesh"];
+    // What somebody else put there.
+    await host.sh("ip address add 203.0.113.7/32 dev lo");
+    await host.sh("ip route add blackhole 10.0.0.0/8");
+    const before = await picture(host);
+
+    expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+    const key = parsePrivateKey(readFileSync(join(data, "private.key"), "utf8"));
+    const peer = {
+      nodeId: "b" as NodeId,
+      publicKey: privateKeyFromBytes(new Uint8Array(32).fill(2)).publicKey,
+      address: parseAddress("192.0.2.2"),
+      prefixes: [parsePrefix("10.192.2.0/24")],
+    };
+    const text = renderWgConfig({ listenPort: 7838, mesh: { peers: [peer] } }, key);
+    writeFileSync(join(data, "mesh.conf"), text, { mode: 0o600 });
+    await host.run(["wireguard-go", "mesh"], { detached: true });
+    await host.run(["wg", "setconf", "mesh", join(data, "mesh.conf")]);
+    await host.sh("ip link set dev mesh group 9 mtu 1420 up");
+    await host.sh("ip route add 10.192.0.0/11 dev mesh proto 129");
+    await host.sh("ip route add unreachable 10.192.0.0/11 proto 129 metric 4294967295");
+
+    const status = await clusternet(["status", "--json", ...place], { inside: host });
+    expect([status.exit, status.stderr]).toEqual([0, ""]);
+    expect(status.stdout).not.toContain(key.reveal());
+    expect(JSON.parse(status.stdout)).toMatchObject({
+      agent: { running: false, reasons: ["no agent runs"] },
+      node: { publicKey: key.publicKey },
+      source: "file",
+      interface: { name: "mesh", implementation: "userspace", listenPort: 7838, mtu: 1420, up: true },
+      peers: [{ id: "b", endpoint: "192.0.2.2:7838", prefixes: ["10.192.2.0/24"], state: "never" }],
+      problems: [],
+    });
+
+    const files = readdirSync(data).toSorted();
+    const first = await clusternet(["down", ...place], { inside: host });
+    expect([first.exit, first.stdout]).toEqual([0, ""]);
+    expect(first.stderr).toContain("ip link delete dev mesh");
+    expect(await picture(host)).toBe(before);
+    expect(readdirSync(data).toSorted()).toEqual(expect.arrayContaining(files));
+    expect(readFileSync(join(data, "mesh.conf"), "utf8")).toBe(text);
+    const second = await clusternet(["down", ...place], { inside: host });
+    expect(second).toEqual({ exit: 0, stdout: "", stderr: "" });
+    expect(await picture(host)).toBe(before);
+  } finally {
+    await host.remove();
+  }
+}, 30_000);
+
+test("down leaves an interface that is not ours alone, and says so", async () => {
+  const host = await createNamespace();
+  try {
+    await host.sh("ip link add mesh type bridge");
+    const before = await picture(host);
+    const place = ["--data-dir", join(host.directory, "none"), "--interface", "mesh"];
+    const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
+    expect(exit).toBe(0);
+    expect(stderr).toContain("problem=interface-foreign");
+    expect(await picture(host)).toBe(before);
+    expect(readdirSync(host.directory)).toEqual([]);
+    const status = await clusternet(["status", "--check", ...place], { inside: host });
+    expect([status.exit, status.stdout.split("\n")[1]?.trim().split(" ")[0]]).toEqual([
+      3,
+      "interface-foreign",
+    ]);
+  } finally {
+    await host.remove();
+  }
+}, 30_000);
