@@ -6,15 +6,19 @@
  * costs the line: a log that cannot be written must not end or stop an agent.
  */
 import { writeSync } from "node:fs";
-import { isSystemError } from "./errors.ts";
+import { ClusternetError, isSystemError } from "./errors.ts";
 
 /** How long a full pipe of stderr may hold the program up, for each line. */
 const stderrPatienceMs = 20;
 const retryMs = 5;
 
-/** Writes all of `text` on the descriptor. False: the reader has gone away. Throws what else the system says (ENOSPC). */
+/** Writes all of `text` on the descriptor. False: the reader has gone away. Throws ClusternetError for what else is in the way. */
 export function writeStdout(text: string, descriptor = 1): boolean {
-  return writeWhole(descriptor, text, Number.POSITIVE_INFINITY) !== "gone";
+  try {
+    return writeWhole(descriptor, text, Number.POSITIVE_INFINITY) !== "gone";
+  } catch (error) {
+    throw new ClusternetError("Cannot write on standard output", { cause: error });
+  }
 }
 
 /**
