@@ -138,6 +138,29 @@ test("a full disk behind stdout is said, with status 1", async () => {
   ]);
 });
 
+test.each(["SIGTERM", "SIGINT"] as const)(
+  "%s ends the Curator with status 0, and its log is JSON lines",
+  async (signal) => {
+    const flags = ["--insecure", "--listen", "127.0.0.1:0", "--store", "memory", "--data-dir", directory];
+    const child = Bun.spawn([process.execPath, main, "curator", ...flags, "--log-format", "json"], {
+      env: { PATH: process.env["PATH"] ?? "" },
+      stdout: "pipe",
+      stderr: "pipe",
+      timeout: limitMs,
+      killSignal: "SIGKILL",
+    });
+    let log = "";
+    for await (const chunk of child.stderr.pipeThrough(new TextDecoderStream())) {
+      log += chunk;
+      if (log.includes("127.0.0.1:")) child.kill(signal);
+    }
+    expect([await child.exited, await child.stdout.text()]).toEqual([0, ""]);
+    for (const line of log.trimEnd().split("\n")) {
+      expect(JSON.parse(line)).toMatchObject({ time: expect.any(String), level: expect.any(String) });
+    }
+  },
+);
+
 // CASES 31.
 test.each(["x".repeat(16), "a/b", "a b", ".", "", "all", "-x"])(
   "run refuses interface %j and creates nothing",
