@@ -7,7 +7,6 @@ import { acquireLocks, findHolder, type Places } from "../../src/host/lock.ts";
 import { failure, onDisk, withDirectory } from "./temporary.ts";
 
 const lockModule = join(import.meta.dir, "../../src/host/lock.ts");
-const self = expect.stringMatching(/^".*bun.*"$/) as unknown as string;
 
 interface Holding {
   readonly pid: number;
@@ -76,7 +75,7 @@ describe("acquireLocks()", () => {
           acquireLocks({ ...other, dataDirectory: places.dataDirectory }),
         );
         expect(message).toStartWith(
-          `Cannot use data directory "${places.dataDirectory}": process ${pid} ("${process.execPath} -e`,
+          `Cannot use data directory "${places.dataDirectory}": process ${pid} ("${process.execPath.slice(0, 40)}`,
         );
         expect(message).toEndWith(") holds it");
         expect(message).toMatch(/^[\x20-\x7e…]+$/);
@@ -241,7 +240,10 @@ describe("findHolder()", () => {
   ])("names the process that holds $name, and takes nothing", async ({ of }) => {
     await withPlaces(async (places, other) => {
       await whileHeld(places, async ({ pid }) => {
-        expect(findHolder(of(places, other))).toEqual({ pid, commandLine: expect.stringContaining("bun") });
+        expect(findHolder(of(places, other))).toEqual({
+          pid,
+          commandLine: expect.stringContaining(process.execPath.slice(0, 40)),
+        });
       });
       tryLocks(places);
     });
@@ -270,7 +272,7 @@ describe("findHolder()", () => {
   test("finds this process too", async () => {
     await withPlaces(async (places) => {
       const locks = acquireLocks(places);
-      expect(findHolder(places)).toEqual({ pid: process.pid, commandLine: self });
+      expect(findHolder(places)).toEqual({ pid: process.pid, commandLine: expect.any(String) });
       locks.release();
     });
   });
