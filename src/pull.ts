@@ -11,6 +11,7 @@
 import { Backoff, Bell, Value, applyBackoff, type Clock, type Watched } from "./async.ts";
 import type { SeenHost, WantedHost } from "./core/host-plan.ts";
 import type { Mesh } from "./core/mesh.ts";
+import { diffMeshes } from "./core/mesh-changes.ts";
 import { holdMs } from "./core/node-set.ts";
 import type { Node } from "./core/node.ts";
 import type { Prefix } from "./core/prefix.ts";
@@ -29,6 +30,8 @@ import type { BuildRules, Tracker } from "./tracker.ts";
 const minApplyIntervalMs = 100;
 /** The loop turns at least this often, so that one that hangs can be told from one that rests. */
 const pulseMs = 20_000;
+/** So many changed peers of one apply are logged singly. */
+const loggedSingly = 20;
 /** A held picture is looked at again by another stream this long after it was held, and up to a minute more. */
 const secondOpinionJitterMs = 60_000;
 
@@ -239,6 +242,7 @@ export class Pull {
     if (result.done.length > 0) {
       log.info("Applied the mesh", { peers: wanted.peers.length, steps: result.done.length });
     }
+    this.#tellChanges(wanted.peers);
     if (written && result.complete) {
       this.#retryAtMs = undefined;
       this.#backoff.reset();
@@ -248,6 +252,22 @@ export class Pull {
     this.#publish({ peers: wanted.peers }, result.complete, result.problems);
     // Addresses that came or went on this host change what others may claim: one more turn sees them.
     if (this.#rules !== this.#currentRules(this.#parts.own.get())) this.#bell.poke();
+  }
+
+  /** One line a peer that came, went or changed; of many the first ones and a count. */
+  #tellChanges(peers: Mesh["peers"]): void {
+    const { log } = this.#parts;
+    const changes = diffMeshes(this.state.get().mesh, { peers });
+    for (const { kind, peer } of changes.slice(0, loggedSingly)) {
+      log.info(`Peer ${kind}`, {
+        node: peer.nodeId,
+        publicKey: peer.publicKey,
+        address: peer.address?.text,
+        prefixes: peer.prefixes.map((each) => each.text).join(" "),
+      });
+    }
+    if (changes.length > loggedSingly)
+      log.info("More peers changed", { count: changes.length - loggedSingly });
   }
 
   /** A file that is not known to say all there is on the interface is written only by a believed picture (C4.11). */

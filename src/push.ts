@@ -20,6 +20,8 @@ import type { PullState } from "./pull.ts";
 const failedPrecondition = 9;
 /** `auto` reports the status itself when the Curator has missed one for this long (C5). */
 const missingStatusMs = 10_000;
+/** Events that were on their way when an announcement was accepted still show the node as it was: so long they mean nothing. */
+const sightMs = 1000;
 /** Somebody else announces for this node: so many reversals in so long a time (C8) … */
 const contestedReversals = 3;
 const contestedWindowMs = 5 * 60_000;
@@ -59,7 +61,7 @@ export class Push {
   readonly #bell = new Bell();
   readonly #backoff: Backoff;
   #retryAtMs = 0;
-  #accepted: { readonly key: string; readonly sight: Sight } | undefined;
+  #accepted: { readonly key: string; readonly sight: Sight; readonly atMs: number } | undefined;
   #reported: string | undefined;
   #reporting: boolean;
   #missingStatusSinceMs: number | undefined;
@@ -76,9 +78,7 @@ export class Push {
   get isSettled(): boolean {
     const { own } = this.#parts;
     const { claim, externalAddress } = own.get();
-    const reported =
-      !this.#reporting || externalAddress === undefined || this.#reported === externalAddress.text;
-    return reported && this.#accepted?.key === keyOf(claim.announcement);
+    return !this.#isReportDue(externalAddress) && this.#accepted?.key === keyOf(claim.announcement);
   }
 
   /** Until `signal` aborts. Never throws for what the Curator answers. */
@@ -110,6 +110,7 @@ export class Push {
     const { own, pull, problems, clock } = this.#parts;
     const { externalAddress, claim } = own.get();
     try {
+      if (this.#mustWaitToReport(externalAddress)) return;
       await this.#reportIfDue(connection, externalAddress, signal);
       const sight: Sight = { stream: pull.get().stream, node: pull.get().selfNode };
       if (this.#isDue(claim.announcement, sight))
@@ -124,16 +125,27 @@ export class Push {
     }
   }
 
+  /**
+   * A status is not reported before this node's own was watched, or is known not to be there: the rest of it is sent
+   * back. The announcement waits too, since a Curator without status refuses it.
+   */
+  #mustWaitToReport(externalAddress: Address | undefined): boolean {
+    const { heardOut, selfStatus } = this.#parts.pull.get();
+    return this.#isReportDue(externalAddress) && !heardOut && selfStatus === undefined;
+  }
+
+  #isReportDue(externalAddress: Address | undefined): externalAddress is Address {
+    return this.#reporting && externalAddress !== undefined && this.#reported !== externalAddress.text;
+  }
+
   async #reportIfDue(
     connection: CuratorConnection,
     externalAddress: Address | undefined,
     signal: AbortSignal,
   ): Promise<void> {
     const { pull, log, clock } = this.#parts;
-    const { heardOut, selfStatus } = pull.get();
-    // Not before this node's status was watched, or is known not to be there: the rest of it is sent back.
-    if (!this.#reporting || externalAddress === undefined || !(heardOut || selfStatus !== undefined)) return;
-    if (this.#reported === externalAddress.text) return;
+    if (!this.#isReportDue(externalAddress)) return;
+    const { selfStatus } = pull.get();
     await connection.reportStatus(
       {
         nodeId: this.#settings.self,
@@ -155,6 +167,11 @@ export class Push {
     if (isAnnounced(announcement, sight.node)) {
       this.#accepted = { ...this.#accepted, sight };
       this.#forgetReversals();
+      return false;
+    }
+    const believedAtMs = this.#accepted.atMs + sightMs;
+    if (this.#parts.clock.nowMs() < believedAtMs) {
+      this.#retryAtMs = believedAtMs;
       return false;
     }
     return this.#mayReverse(sight);
@@ -205,7 +222,7 @@ export class Push {
   ): Promise<void> {
     const { log, clock } = this.#parts;
     await connection.announce(announcement, signal);
-    this.#accepted = { key: keyOf(announcement), sight };
+    this.#accepted = { key: keyOf(announcement), sight, atMs: clock.nowMs() };
     this.state.set({ announced: announcement, announcedAt: clock.wallTime() });
     log.info("Announced this node", {
       curator: connection.address,

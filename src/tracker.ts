@@ -26,6 +26,8 @@ import type { StreamEvent } from "./curator/follower.ts";
 
 /** A Curator that sends no LAST_BACKLOGGED is taken to have said all this long after its first event (C5). */
 export const settleMs = 10_000;
+/** A node that has just been made is not in the first picture: it is reported only when it stays out that long. */
+export const absentMs = 10_000;
 /** Nodes left out while decoding that are kept as problems; the log has them all. */
 const maxEventProblems = 64;
 
@@ -57,6 +59,9 @@ export class Tracker {
   #complete: boolean;
   #firstEventMs: number | undefined;
   #settled = false;
+  /** Since when the picture of the stream is full. */
+  #fullMs: number | undefined;
+  #absenceReported = false;
   #eventProblems: readonly Problem[] = [];
   #selfStatus: Uint8Array | undefined;
 
@@ -109,7 +114,9 @@ export class Tracker {
 
   /** When `settle` must be called, by the clock that `fold` is given; undefined: not needed. */
   get settleAtMs(): number | undefined {
-    return this.#firstEventMs === undefined || this.heardOut ? undefined : this.#firstEventMs + settleMs;
+    if (this.#firstEventMs !== undefined && !this.heardOut) return this.#firstEventMs + settleMs;
+    if (this.picture !== "without-self" || this.#absenceReported) return undefined;
+    return (this.#fullMs ?? 0) + absentMs;
   }
 
   /** The first picture that is held, if one is (C4.8). */
@@ -142,12 +149,15 @@ export class Tracker {
     }
   }
 
-  /** Tells that it is `nowMs`: a Curator that sends no LAST_BACKLOGGED has been heard out at `settleAtMs`. */
+  /**
+   * Tells that it is `nowMs`: at `settleAtMs` a Curator that sends no LAST_BACKLOGGED has been heard out, and a picture
+   * without this node is worth a report.
+   */
   settle(nowMs: number): void {
-    if (this.settleAtMs !== undefined && nowMs >= this.settleAtMs) {
-      this.#settled = true;
-      this.#built = undefined;
-    }
+    if (this.settleAtMs === undefined || nowMs < this.settleAtMs) return;
+    if (this.heardOut) this.#absenceReported = true;
+    else this.#settled = true;
+    this.#built = undefined;
   }
 
   /** The mesh by all that is known. The same object as before when nothing changed. */
@@ -179,6 +189,8 @@ export class Tracker {
     this.#replacement = undefined;
     this.#firstEventMs = undefined;
     this.#settled = false;
+    this.#fullMs = undefined;
+    this.#absenceReported = false;
     this.#eventProblems = [];
   }
 
@@ -196,6 +208,7 @@ export class Tracker {
       this.#built = undefined;
     }
     this.#nodes = foldEvent(this.#nodes, event, { nowMs, peers: this.#peers });
+    if (this.#nodes.picture !== "partial") this.#fullMs ??= nowMs;
     if (this.#nodes.picture === "believed") this.#complete = true;
   }
 
@@ -215,6 +228,7 @@ export class Tracker {
   #pictureProblems(): readonly Problem[] {
     switch (this.picture) {
       case "without-self":
+        if (!this.#absenceReported && this.#nodes.carried.size === 0) return [];
         return [
           {
             kind: "picture-without-self",

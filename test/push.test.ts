@@ -149,12 +149,25 @@ describe("Push", () => {
     const run = start();
     run.connect();
     await until(() => run.curator.announced.length === 1);
+    await run.clock.advance(1000);
     run.pull.set({ ...run.pull.get(), stream: 2, heardOut: true });
     await until(() => run.curator.announced.length === 2);
     run.pull.set({ ...run.pull.get() });
     await run.clock.advance(60_000);
     expect(run.curator.announced).toEqual([wanted, wanted]);
     expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  test("waits for events that were on their way when the announcement was accepted", async () => {
+    const run = start();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    run.pull.set({ ...run.pull.get(), heardOut: true, selfNode: seen() });
+    await run.clock.advance(900);
+    run.pull.set({ ...run.pull.get(), selfNode: seen("192.0.2.1/32", "10.192.1.0/24") });
+    await run.clock.advance(60_000);
+    expect(run.curator.announced).toEqual([wanted]);
     await run.end();
   });
 
@@ -192,10 +205,10 @@ describe("Push", () => {
   test("reports at start and at each change when told to, and never before it knows what it would replace", async () => {
     const run = start("on");
     run.connect();
-    await until(() => run.curator.announced.length === 1);
-    expect(run.curator.reports).toEqual([]);
+    await run.clock.advance(60_000);
+    expect([run.curator.reports.length, run.curator.tries]).toEqual([0, 0]);
     run.pull.set({ ...run.pull.get(), heardOut: true, selfStatus: new Uint8Array([1, 2]) });
-    await until(() => run.curator.reports.length === 1);
+    await until(() => run.curator.announced.length === 1);
     run.own.set(own("10.192.1.0/24", "192.0.2.7"));
     await until(() => run.curator.reports.length === 2);
     expect(run.curator.reports.map((each) => [each.externalAddress.text, each.lastStatus])).toEqual([

@@ -6,7 +6,7 @@ import { asNodeId, type Node, type NodeId } from "../src/core/node.ts";
 import { parsePrefix } from "../src/core/prefix.ts";
 import { privateKeyFromBytes } from "../src/core/key.ts";
 import type { DecodedEvent } from "../src/curator/connection.ts";
-import { Tracker, settleMs, type BuildRules } from "../src/tracker.ts";
+import { Tracker, absentMs, settleMs, type BuildRules } from "../src/tracker.ts";
 
 const id = (text: string): NodeId => {
   const nodeId = asNodeId(text);
@@ -92,6 +92,19 @@ describe("Tracker", () => {
     each.fold(opened(1), 0);
     each.fold({ kind: "event", stream: 1, event: event([node("c")], true) }, 1);
     expect(shown(each)).toBe("b: 192.0.2.98/32 | c: 192.0.2.99/32 | exact | picture-without-self");
+  });
+
+  test("reports a picture without a node that has just been made only when it stays out of it", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([node("c")], true) }, 1000);
+    expect(shown(each)).toBe("c: 192.0.2.99/32 | exact");
+    expect(each.settleAtMs).toBe(1000 + absentMs);
+    each.settle(1000 + absentMs);
+    expect(shown(each)).toBe("c: 192.0.2.99/32 | exact | picture-without-self");
+    expect(each.settleAtMs).toBeUndefined();
+    each.fold({ kind: "event", stream: 1, event: event([self]) }, 20_000);
+    expect(shown(each)).toBe("c: 192.0.2.99/32 | exact");
   });
 
   test("decides a backlog at its end: who came first in it wins nothing", () => {
