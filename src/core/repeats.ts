@@ -18,7 +18,7 @@ export const repeatPauseMs = 10 * 60_000;
 export const repeatFloor = 3;
 
 /** Nodes of the event that the current stream has named before, exactly so. Asked before the event is folded. */
-export function repeatedNodes(set: NodeSet, event: NodeEvent): readonly NodeId[] {
+export function repeatedNodes(set: Pick<NodeSet, "current">, event: NodeEvent): readonly NodeId[] {
   return event.nodes
     .filter((node) => {
       const known = set.current.get(node.id);

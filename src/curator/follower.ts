@@ -15,9 +15,9 @@ import {
   Value,
   type Watched,
 } from "../async.ts";
-import { type Node, type NodeId, sameNode } from "../core/node.ts";
+import type { Node, NodeId } from "../core/node.ts";
 import type { Problem } from "../core/problem.ts";
-import { RepeatCounter } from "../core/repeats.ts";
+import { RepeatCounter, repeatedNodes } from "../core/repeats.ts";
 import { messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { type CuratorConnection, type DecodedEvent, isEventTooLarge } from "./connection.ts";
@@ -448,12 +448,8 @@ function jittered(ms: number, clock: Clock): number {
 
 /** Takes in an event; returns the nodes that the stream had named before, exactly so. */
 function remember(stream: Stream, event: DecodedEvent): readonly NodeId[] {
-  const repeated: NodeId[] = [];
-  for (const node of event.nodes) {
-    const known = stream.nodes.get(node.id);
-    if (known !== undefined && sameNode(known, node)) repeated.push(node.id);
-    stream.nodes.set(node.id, node);
-  }
+  const repeated = repeatedNodes({ current: stream.nodes }, event);
+  for (const node of event.nodes) stream.nodes.set(node.id, node);
   for (const nodeId of event.tombstones) stream.nodes.delete(nodeId);
   return repeated;
 }
