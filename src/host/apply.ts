@@ -174,10 +174,18 @@ async function addLoopback(
   options: ApplyOptions,
 ): Promise<Problem[]> {
   await options.rememberLoopback(step.address, true);
-  const problems = await runAll(step, options);
-  // Whether it was refused or somebody else was faster: it is not ours.
-  if (problems.length > 0) await options.rememberLoopback(step.address, false);
-  return problems;
+  try {
+    for (const argv of stepCommands(step, options.context)) await options.run(argv);
+    return [];
+  } catch (error) {
+    // Somebody else was faster, so it is not ours. After any other failure it may have been added all the same.
+    if (isThereAlready(error)) await options.rememberLoopback(step.address, false);
+    return [failure(step, error, options)];
+  }
+}
+
+function isThereAlready(error: unknown): boolean {
+  return error instanceof CommandError && /File exists|already assigned/.test(error.stderr);
 }
 
 function failure(step: Step, error: unknown, { interfaceName, listenPort }: ApplyOptions): Problem {

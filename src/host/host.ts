@@ -87,6 +87,8 @@ export interface HostOptions {
   readonly ourKeys: ReadonlySet<PublicKey>;
   readonly log: Logger;
   readonly clock: Clock;
+  /** Finds a program in PATH. */
+  readonly find?: (name: string) => string | undefined;
   /** Text of /proc/net/unix; default that of this process' network namespace. */
   readonly readUnixSockets?: () => Promise<string>;
 }

@@ -77,7 +77,8 @@ async function kernelHasWireguard(run: RunCommand): Promise<boolean> {
         error,
       );
     }
-    return false;
+    // Left behind by a process of this ID that was ended between the two commands.
+    if (!error.stderr.includes("File exists")) return false;
   }
   await run(["ip", "link", "delete", "dev", name]);
   return true;

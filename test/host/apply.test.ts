@@ -1,0 +1,497 @@
+/**
+ * The host kept as wanted, on the fake host: whatever fails and whatever others do, in the end it shows exactly the
+ * last wanted mesh, and a host that shows it already gets no command.
+ */
+import { describe, expect, test } from "bun:test";
+import { join } from "node:path";
+import { renderStep } from "../../src/core/host-commands.ts";
+import type { WantedHost } from "../../src/core/host-plan.ts";
+import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
+import { createHost, type LinuxHost } from "../../src/host/host.ts";
+import { silentLogger } from "../../src/log.ts";
+import { FakeClock } from "../fakes/clock.ts";
+import { FakeHost, FakeMemory } from "../fakes/host.ts";
+import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
+import { withDirectory } from "./temporary.ts";
+
+interface Bench {
+  readonly fake: FakeHost;
+  readonly memory: FakeMemory;
+  readonly clock: FakeClock;
+  readonly host: LinuxHost;
+  readonly keyFile: string;
+  /** The same host to a program that was started again. */
+  readonly restarted: () => LinuxHost;
+}
+
+async function withBench(use: (bench: Bench) => Promise<void>): Promise<void> {
+  await withDirectory(async (directory) => {
+    const keyFile = join(directory, "private.key");
+    await Bun.write(keyFile, `${privateKeyOf(ownKey).reveal()}\n`);
+    const fake = new FakeHost();
+    const memory = new FakeMemory();
+    const clock = new FakeClock();
+    const restarted = (): LinuxHost =>
+      createHost({
+        run: fake.run,
+        follow: () => {
+          throw new Error("nothing to follow");
+        },
+        interfaceName: "clusternet",
+        keyFile,
+        configFile: join(directory, "clusternet.conf"),
+        wireguard: "auto",
+        memory,
+        ourKeys: new Set(),
+        log: silentLogger,
+        clock,
+        find: (name) => `/usr/bin/${name}`,
+        readUnixSockets: () => Promise.resolve(""),
+      });
+    await use({ fake, memory, clock, keyFile, restarted, host: restarted() });
+  });
+}
+
+/** What the fake host shows when it is exactly as wanted and nothing else was ever done to it. */
+async function shownWhenDone(wanted: WantedHost): Promise<string> {
+  let shown = "";
+  await withBench(async ({ fake, host }) => {
+    const result = await host.apply(wanted);
+    expect(result.complete).toBe(true);
+    shown = fake.show();
+  });
+  return shown;
+}
+
+const two = wantedHost({ peers: [peerOf(2), peerOf(3)] });
+
+describe("apply()", () => {
+  test("of a wanted host that holds already gives no command, by the model and by reading", async () => {
+    await withBench(async ({ fake, memory, host, restarted }) => {
+      await host.apply(two);
+      const writes = memory.writes;
+      fake.changes.length = 0;
+      await host.apply(two);
+      host.invalidate();
+      await host.apply({ ...two, peers: two.peers.toReversed() });
+      await restarted().apply(two);
+      expect({ changes: fake.changes, written: memory.writes - writes }).toEqual({ changes: [], written: 0 });
+    });
+  });
+
+  test("of one changed node among 10,000 gives one wg set and reads nothing", async () => {
+    await withBench(async ({ fake, host }) => {
+      const peers = Array.from({ length: 10_000 }, (_, index) =>
+        peerOf(2, {
+          key: index + 100,
+          prefixes: [`10.${192 + (index >> 13)}.${(index >> 5) & 255}.${(index & 31) * 8}/29`],
+        }),
+      );
+      const first = await host.apply(wantedHost({ peers }));
+      const sets = fake.changes.filter((command) => command.includes(" peer "));
+      expect(first.complete).toBe(true);
+      expect(sets.length).toBeLessThan(30);
+      expect(Math.max(...sets.map((command) => command.length))).toBeLessThan(100 * 1024);
+      fake.changes.length = 0;
+      const reads = fake.reads;
+      const moved = peerOf(2, { key: 100, address: "192.0.2.99", prefixes: ["10.192.0.0/29"] });
+      await host.apply(wantedHost({ peers: [moved, ...peers.slice(1)] }));
+      expect(fake.reads - reads).toBe(0);
+      expect(fake.changes).toEqual([`wg set clusternet peer ${publicKeyOf(100)} endpoint 192.0.2.99:7838`]);
+    });
+  });
+
+  test("reports the one peer that wg refuses, and sets all others", async () => {
+    await withBench(async ({ fake, host }) => {
+      const peers = Array.from({ length: 40 }, (_, index) => peerOf(index + 2));
+      const bad = publicKeyOf(20);
+      fake.fate = (command) => (command.includes(bad) ? "refused" : "done");
+      const result = await host.apply(wantedHost({ peers }));
+      expect(result.complete).toBe(false);
+      expect(result.problems.map(({ kind, nodeId }) => `${kind} ${nodeId}`)).toEqual(["apply-failed n20"]);
+      expect(fake.link("clusternet").peers.size).toBe(39);
+      fake.fate = () => "done";
+      expect((await host.apply(wantedHost({ peers }))).complete).toBe(true);
+      expect(fake.link("clusternet").peers.size).toBe(40);
+    });
+  });
+
+  test("does not try every peer when the interface is gone, and makes it again the next time", async () => {
+    await withBench(async ({ fake, host }) => {
+      await host.apply(two);
+      fake.links.delete("clusternet");
+      fake.changes.length = 0;
+      const peers = Array.from({ length: 3_000 }, (_, index) =>
+        peerOf(2, { key: index + 100, prefixes: [] }),
+      );
+      const lost = await host.apply(wantedHost({ peers }));
+      expect({
+        complete: lost.complete,
+        commands: fake.changes.length,
+        problems: lost.problems.length,
+      }).toEqual({
+        complete: false,
+        commands: 1,
+        problems: 1,
+      });
+      await host.apply(two);
+      expect(fake.show()).toBe(await shownWhenDone(two));
+    });
+  });
+
+  test("keeps the address that a route still needs when the new route is refused", async () => {
+    await withBench(async ({ fake, host }) => {
+      await host.apply(two);
+      fake.fate = (command) => (command.includes("route replace") ? "refused" : "done");
+      const result = await host.apply({
+        ...two,
+        loopbackAddresses: [parseAddress("10.192.9.1"), parseAddress("fd00:1::1")],
+      });
+      expect(result.complete).toBe(false);
+      expect(fake.loopback).toContain("10.192.1.1");
+      expect(
+        fake.routes.find(({ network, type }) => network === "10.192.0.0/11" && type === "unicast")?.src,
+      ).toBe("10.192.1.1");
+    });
+  });
+
+  test("names port and interface when the UDP port is taken, and works as soon as it is free", async () => {
+    await withBench(async ({ fake, host }) => {
+      fake.takenPorts.add(7838);
+      const taken = await host.apply(two);
+      expect({ complete: taken.complete, problems: taken.problems }).toEqual({
+        complete: false,
+        problems: [
+          {
+            kind: "port-in-use",
+            message:
+              'Cannot listen on UDP port 7838 for interface "clusternet": the port is in use (ss -ulpn shows by whom)',
+          },
+        ],
+      });
+      fake.takenPorts.clear();
+      expect((await host.apply(two)).problems).toEqual([]);
+      expect(fake.show()).toBe(await shownWhenDone(two));
+    });
+  });
+
+  test.each([
+    { name: "is empty", text: "", problem: "Cannot set key and port of interface" },
+    { name: "holds another key", text: privateKeyOf(9).reveal(), problem: "is not the one of this node" },
+  ])("never lets wg read a key file that $name", async ({ text, problem }) => {
+    await withBench(async ({ fake, host, keyFile }) => {
+      await host.apply(two);
+      fake.link("clusternet").publicKey = publicKeyOf(5);
+      await Bun.write(keyFile, text);
+      fake.changes.length = 0;
+      host.invalidate();
+      const result = await host.apply(two);
+      expect(result.problems.map(({ message }) => message).join()).toContain(problem);
+      expect({ changes: fake.changes, key: fake.link("clusternet").publicKey }).toEqual({
+        changes: [],
+        key: publicKeyOf(5),
+      });
+    });
+  });
+
+  test("removes the interface, the route and the guard of earlier settings", async () => {
+    await withBench(async ({ fake, memory, host, restarted }) => {
+      memory.current = { ...memory.current, interfaceName: "mesh0" };
+      fake.addLink("mesh0", "wireguard", { publicKey: publicKeyOf(ownKey), group: 9 });
+      fake.addLink("other", "wireguard", { publicKey: publicKeyOf(9), group: 9 });
+      await host.apply({ ...two, clusterNets: [...two.clusterNets, parsePrefix("10.64.0.0/16")] });
+      expect([...fake.links.keys()]).toEqual(["other", "clusternet"]);
+      await restarted().apply(two);
+      fake.links.delete("other");
+      expect(fake.show()).toBe(await shownWhenDone(two));
+      expect(memory.current.clusterNets).toEqual(two.clusterNets);
+      expect(memory.current.interfaceName).toBe("clusternet");
+    });
+  });
+
+  test("reports a host that cannot be read, and throws nothing", async () => {
+    await withBench(async ({ fake, host }) => {
+      fake.addLink("clusternet", "bridge");
+      const foreign = await host.apply(two);
+      expect(foreign.problems.map(({ kind }) => kind)).toEqual(["interface-foreign"]);
+      expect(foreign.complete).toBe(true);
+    });
+  });
+});
+
+describe("loopback addresses", () => {
+  test("are remembered as ours before they are added", async () => {
+    await withBench(async ({ fake, memory, host }) => {
+      const known: boolean[] = [];
+      fake.fate = (command) => {
+        const [, address] = /^ip address add (\S+)\/\d+ dev lo$/.exec(command) ?? [];
+        if (address !== undefined)
+          known.push(memory.current.loopbackAddresses.some(({ text }) => text === address));
+        return "done";
+      };
+      await host.apply(two);
+      expect(known).toEqual([true, true]);
+    });
+  });
+
+  test("that were there before are never ours, so they stay", async () => {
+    await withBench(async ({ fake, memory, host }) => {
+      fake.loopback.push("10.192.1.1", "203.0.113.7");
+      await host.apply(two);
+      expect(memory.current.loopbackAddresses.map(({ text }) => text)).toEqual(["fd00:1::1"]);
+      await host.apply({ ...two, loopbackAddresses: [] });
+      await host.down(two);
+      expect(fake.loopback).toEqual(["127.0.0.1", "::1", "10.192.1.1", "203.0.113.7"]);
+    });
+  });
+
+  test("that somebody else adds at the last moment are not ours", async () => {
+    await withBench(async ({ fake, memory, host }) => {
+      fake.fate = (command) => {
+        if (command.includes("address add 10.192.1.1/32")) fake.loopback.push("10.192.1.1");
+        return "done";
+      };
+      const result = await host.apply(two);
+      expect(result.complete).toBe(false);
+      expect(memory.current.loopbackAddresses.map(({ text }) => text)).toEqual(["fd00:1::1"]);
+    });
+  });
+
+  test("that an earlier run added are taken away by the next", async () => {
+    await withBench(async ({ fake, host, restarted }) => {
+      await host.apply(two);
+      await restarted().apply({ ...two, loopbackAddresses: [] });
+      expect(fake.loopback).toEqual(["127.0.0.1", "::1"]);
+    });
+  });
+});
+
+function endpointOf(fake: FakeHost): string | undefined {
+  return fake.link("clusternet").peers.get(publicKeyOf(2))?.endpoint;
+}
+
+describe("endpoints", () => {
+  const roamed = "198.51.100.7:40000";
+
+  test("that roamed are left alone while bytes come in, and set back after 275 s of silence", async () => {
+    await withBench(async ({ fake, clock, host }) => {
+      await host.apply(two);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2));
+      if (peer === undefined) throw new Error("no peer");
+      peer.endpoint = roamed;
+      const shown: (string | undefined)[] = [];
+      const after = async (ms: number, bytes: number): Promise<void> => {
+        await clock.advance(ms);
+        peer.received += bytes;
+        host.invalidate();
+        await host.apply(two);
+        shown.push(endpointOf(fake));
+      };
+      await after(1_000, 100);
+      await after(300_000, 100);
+      await after(274_000, 0);
+      await after(1_000, 0);
+      expect(shown).toEqual([roamed, roamed, roamed, "192.0.2.2:7838"]);
+    });
+  });
+
+  test("that roamed survive a restart when the last handshake is fresh, and no longer when it is old", async () => {
+    await withBench(async ({ fake, clock, host, restarted }) => {
+      await host.apply(two);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2));
+      if (peer === undefined) throw new Error("no peer");
+      peer.endpoint = roamed;
+      peer.handshake = clock.wallTime().getTime() / 1000 - 170;
+      await restarted().apply(two);
+      expect(endpointOf(fake)).toBe(roamed);
+      await clock.advance(20_000);
+      await restarted().apply(two);
+      expect(endpointOf(fake)).toBe("192.0.2.2:7838");
+    });
+  });
+
+  test("follow the announced address although they roamed", async () => {
+    await withBench(async ({ fake, host }) => {
+      await host.apply(two);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2));
+      if (peer === undefined) throw new Error("no peer");
+      peer.endpoint = roamed;
+      host.invalidate();
+      await host.apply({ ...two, peers: [peerOf(2, { address: "192.0.2.44" }), peerOf(3)] });
+      expect(endpointOf(fake)).toBe("192.0.2.44:7838");
+    });
+  });
+});
+
+const expectedSteps = [
+  "ip -4 route add unreachable 10.192.0.0/11 proto 129 metric 4294967295",
+  "ip -6 route add unreachable fd00::/16 proto 129 metric 4294967295",
+  "ip link add dev clusternet group 9 mtu 1420 type wireguard",
+  "wg set clusternet private-key private.key",
+  `wg set clusternet peer ${publicKeyOf(2)} endpoint 192.0.2.2:7838 allowed-ips 10.192.2.0/24 peer ${publicKeyOf(3)} endpoint 192.0.2.3:7838 allowed-ips 10.192.3.0/24`,
+  "ip link set dev clusternet up",
+  "ip address add 10.192.1.1/32 dev lo",
+  "ip address add fd00:1::1/128 dev lo",
+  "ip -4 route add 10.192.0.0/11 dev clusternet proto 129 src 10.192.1.1",
+  "ip -6 route add fd00::/16 dev clusternet proto 129 src fd00:1::1",
+];
+
+test("plan() says the steps and does none of them", async () => {
+  await withBench(async ({ fake, memory, host }) => {
+    const { done, seen } = await host.plan(two);
+    expect(done.map((step) => renderStep(step).split("\n")[0])).toEqual(expectedSteps);
+    expect({ changes: fake.changes, writes: memory.writes, link: seen?.interface }).toEqual({
+      changes: [],
+      writes: 0,
+      link: undefined,
+    });
+  });
+});
+
+test.each([
+  ["wireguard-tools v1.0.20210914 - https://git.zx2c4.com/wireguard-tools/\n", false],
+  ["wireguard-tools v1.0.20250521 - https://git.zx2c4.com/wireguard-tools/\n", true],
+  ["wireguard-tools v1.0.20260223 - https://git.zx2c4.com/wireguard-tools/\n", true],
+  ["something else", false],
+])("knowsPlusAllowedIps(%j) is %p", (version, want) => {
+  expect(knowsPlusAllowedIps(version)).toBe(want);
+});
+
+/** Numbers from 0 to 1 that depend on the seed alone (mulberry32). */
+function randomFrom(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** Any mesh of up to six nodes, whose keys change and whose prefixes move from one to another. */
+function anyWanted(random: () => number): WantedHost {
+  const below = (limit: number): number => Math.floor(random() * limit);
+  const prefixes = new Map<number, string[]>();
+  for (let number = 2; number < 14; number++) {
+    const owner = below(8);
+    prefixes.set(owner, [
+      ...(prefixes.get(owner) ?? []),
+      number < 10 ? `10.192.${number}.0/24` : `fd00:${number}::/64`,
+    ]);
+  }
+  const peers = [2, 3, 4, 5, 6, 7]
+    .filter(() => random() < 0.7)
+    .map((number) =>
+      peerOf(number, {
+        key: number + 10 * below(2),
+        address: `192.0.2.${number + 100 * below(2)}`,
+        prefixes: prefixes.get(number - 2) ?? [],
+      }),
+    );
+  return wantedHost({
+    peers,
+    mtu: 1380 + 20 * below(3),
+    listenPort: 7838 + below(2),
+    exact: random() < 0.5,
+    ...(random() < 0.3 ? { keepaliveSeconds: 25 } : {}),
+    loopbackAddresses: ["10.192.1.1", "10.192.16.1", "fd00:1::1"]
+      .filter(() => random() < 0.6)
+      .map(parseAddress),
+  });
+}
+
+/** Something that others do to the host. */
+function drift(fake: FakeHost, random: () => number): void {
+  const link = fake.links.get("clusternet");
+  const peers = [...(link?.peers.values() ?? [])];
+  const peer = peers[Math.floor(random() * peers.length)];
+  const acts: (() => void)[] = [
+    () => {
+      fake.links.delete("clusternet");
+      fake.routes = fake.routes.filter(({ device }) => device !== "clusternet");
+    },
+    () => {
+      if (link?.publicKey === undefined || link.group !== 9) return;
+      fake.links.delete("clusternet");
+      fake.links.set("renamed", link);
+      for (const route of fake.routes) if (route.device === "clusternet") route.device = "renamed";
+    },
+    () => {
+      if (link === undefined) return;
+      link.up = false;
+      fake.routes = fake.routes.filter(({ device }) => device !== "clusternet");
+    },
+    () => {
+      fake.routes = fake.routes.filter(() => random() < 0.5);
+    },
+    () => {
+      const gone = fake.loopback.find((address) => address.startsWith("10.192"));
+      fake.loopback = fake.loopback.filter((address) => address !== gone);
+      fake.routes = fake.routes.filter(({ src }) => src === "" || src !== gone);
+    },
+    () => {
+      if (link !== undefined) Object.assign(link, { mtu: 1000, port: 1 });
+    },
+    () => {
+      if (peer !== undefined)
+        Object.assign(peer, { allowedIps: peer.allowedIps.slice(1), keepalive: 3, preshared: true });
+    },
+    () => link?.peers.delete([...link.peers.keys()][0] ?? ""),
+    () =>
+      link?.peers.set(publicKeyOf(99), {
+        endpoint: "",
+        allowedIps: ["10.192.2.0/24"],
+        keepalive: 0,
+        preshared: false,
+        handshake: 0,
+        received: 0,
+      }),
+  ];
+  acts[Math.floor(random() * acts.length)]?.();
+}
+
+const firstSeed = Number(Bun.env["CLUSTERNET_TEST_SEED"] ?? Math.floor(Math.random() * 1_000_000));
+const walks = Bun.env["CLUSTERNET_TEST_LONG"] === "1" ? 400 : 40;
+
+test(`any way through meshes, failures and drift ends at exactly the last mesh (CLUSTERNET_TEST_SEED=${firstSeed})`, async () => {
+  for (let seed = firstSeed; seed < firstSeed + walks; seed++) {
+    const random = randomFrom(seed);
+    let wanted = anyWanted(random);
+    await withBench(async ({ fake, memory, restarted, host: first }) => {
+      let host = first;
+      for (let turn = 0; turn < 25; turn++) {
+        fake.fate = (command) => {
+          if (command.includes("cnprobe") || random() > 0.1) return "done";
+          return random() < 0.5 ? "refused" : "done but failed";
+        };
+        if (random() < 0.2) fake.takenPorts.add(7839);
+        else fake.takenPorts.clear();
+        await host.apply(wanted);
+        if (random() < 0.4) {
+          drift(fake, random);
+          host.invalidate();
+        }
+        if (random() < 0.1 && !fake.links.has("renamed")) host = restarted();
+        if (random() < 0.7) wanted = anyWanted(random);
+      }
+      fake.fate = () => "done";
+      fake.takenPorts.clear();
+      wanted = { ...wanted, exact: true };
+      host.invalidate();
+      const result = await host.apply(wanted);
+      const shown = { seed, complete: result.complete, problems: result.problems, host: fake.show() };
+      expect(shown).toEqual({ seed, complete: true, problems: [], host: await shownWhenDone(wanted) });
+      fake.changes.length = 0;
+      host.invalidate();
+      await host.apply(wanted);
+      expect({ seed, again: fake.changes }).toEqual({ seed, again: [] });
+      await host.down(wanted);
+      expect({ seed, host: fake.show(), left: memory.current.loopbackAddresses }).toEqual({
+        seed,
+        host: new FakeHost().show(),
+        left: [],
+      });
+    });
+  }
+}, 60_000);
