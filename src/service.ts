@@ -279,7 +279,7 @@ export class Service {
       .filter(({ kind }) => ["port-in-use", "interface-foreign", "apply-failed"].includes(kind))
       .map(({ message }) => message);
     if (blocking.length > 0) return blocking;
-    return ["no mesh is applied yet: there is no last file, and no Curator has sent a full picture"];
+    return ["no mesh has been applied yet, neither that of the last file nor a full picture of a Curator"];
   }
 
   /** What hangs, in words; empty: every loop has turned within the last minute. */

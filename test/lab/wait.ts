@@ -11,6 +11,8 @@ export interface WaitOptions {
   readonly limitMs: number;
   /** Completes the sentence "Waited … s in vain for …". */
   readonly what: string;
+  /** Says more when the wait fails, like what a program printed. */
+  readonly detail?: () => string;
   /** Pause between two looks. Default 20 ms. */
   readonly everyMs?: number;
 }
@@ -35,7 +37,7 @@ export async function waitFor<T>(
     }
     if (performance.now() >= deadline) {
       throw new Error(
-        `Waited ${options.limitMs / 1000} s in vain for ${options.what}`,
+        `Waited ${options.limitMs / 1000} s in vain for ${options.what}${options.detail === undefined ? "" : `\n${options.detail()}`}`,
         cause === undefined ? undefined : { cause },
       );
     }

@@ -1,0 +1,154 @@
+/**
+ * The compiled agent on a machine of the lab, and a scripted Curator on another: what tests of whole cases start with.
+ *
+ *     await using lab = await Lab.create();
+ *     const curator = await scriptedCurator(lab);
+ *     const a = await Agent.start(await lab.machine("a", { pod: podOf(1) }), {
+ *       curator: curator.address, directory: await lab.directory(), pod: podOf(1) });
+ *     await curator.call.put(node({ id: "b", key, address: "192.0.2.9", prefixes: ["10.192.2.0/24"] }));
+ *     await a.peers((peers) => peers.length === 1, 5000);
+ */
+import { join } from "node:path";
+import type { Status } from "../../src/status.ts";
+import { fetchStatus } from "../../src/status-socket.ts";
+import { RemoteCurator } from "../fakes/remote-curator.ts";
+import type { Lab, Machine, PodNetwork } from "./lab.ts";
+import type { LabProcess } from "./process.ts";
+import { waitFor } from "./wait.ts";
+
+/** The executable under test; scripts/test.ts builds it. */
+export const executable = join(import.meta.dir, "../../dist/clusternet");
+
+/** ClusterNets of the lab, one per family. */
+export const clusterNets = ["10.192.0.0/11", "fd10:c1::/32"];
+
+/** Pod networks number N of both families: 10.192.N.0/24 with a pod at .2, fd10:c1:0:N::/64 with a pod at ::2. */
+export function podOf(number: number): readonly PodNetwork[] {
+  return [
+    { prefix: `10.192.${number}.0/24`, address: `10.192.${number}.2` },
+    { prefix: `fd10:c1:0:${number}::/64`, address: `fd10:c1:0:${number}::2` },
+  ];
+}
+
+/** A scripted Curator (fakes/curator.ts) on a machine of its own called "cluster". */
+export async function scriptedCurator(
+  lab: Lab,
+  name = "cluster",
+): Promise<RemoteCurator & { machine: Machine }> {
+  const machine = await lab.machine(name);
+  const prefix = ["nsenter", "-t", String(machine.namespace.pid), "-n", "-m", "--"];
+  const curator = await RemoteCurator.start({ listen: `${machine.address}:7835`, prefix });
+  return Object.assign(curator, { machine });
+}
+
+export interface AgentOptions {
+  /** HOST:PORT, one or several. */
+  readonly curator: string | readonly string[];
+  /** Its data directory is `<directory>/<node ID>`. */
+  readonly directory: string;
+  /** Default: the machine's name. */
+  readonly nodeId?: string;
+  readonly pod?: readonly PodNetwork[];
+  /** More flags, at the end. */
+  readonly flags?: readonly string[];
+  /** For the front of PATH, like a recorder's. */
+  readonly path?: string;
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+export class Agent {
+  readonly machine: Machine;
+  readonly process: LabProcess;
+  readonly nodeId: string;
+  readonly dataDirectory: string;
+  readonly #options: AgentOptions;
+
+  private constructor(machine: Machine, options: AgentOptions) {
+    this.machine = machine;
+    this.#options = options;
+    this.nodeId = options.nodeId ?? machine.name;
+    this.dataDirectory = join(options.directory, this.nodeId);
+    this.process = machine.spawn([executable, "run", ...this.flags], {
+      ...(options.path === undefined ? {} : { path: options.path }),
+      ...(options.env === undefined ? {} : { env: options.env }),
+    });
+  }
+
+  /** Starts `run` and waits until its socket answers. */
+  static async start(machine: Machine, options: AgentOptions): Promise<Agent> {
+    const agent = new Agent(machine, options);
+    await agent.status((status) => status.agent.running, 10_000);
+    return agent;
+  }
+
+  /** Starts `run` without waiting for anything: for starts that fail. */
+  static spawn(machine: Machine, options: AgentOptions): Agent {
+    return new Agent(machine, options);
+  }
+
+  /** What `run` is given: userspace WireGuard, both families, quick to compare. */
+  get flags(): readonly string[] {
+    const { curator, pod = [], flags = [] } = this.#options;
+    const curators = typeof curator === "string" ? [curator] : curator;
+    return [
+      "--insecure",
+      "--insecure-anywhere",
+      ...curators.flatMap((each) => ["--curator", each]),
+      "--node-id",
+      this.nodeId,
+      "--data-dir",
+      this.dataDirectory,
+      "--external-address",
+      this.machine.address,
+      ...clusterNets.flatMap((each) => ["--cluster-net", each]),
+      ...pod.flatMap(({ prefix }) => ["--pod-prefix", prefix]),
+      "--wireguard",
+      "userspace",
+      "--resync",
+      "2",
+      "--log-level",
+      "debug",
+      ...flags,
+    ];
+  }
+
+  /** Waits for a status that is as wanted, and returns it. */
+  async status(isWanted: (status: Status) => boolean, limitMs: number): Promise<Status> {
+    return await waitFor(
+      async () => {
+        const fetched = await fetchStatus(join(this.dataDirectory, "clusternet.sock"), 2000);
+        return fetched.kind === "status" && isWanted(fetched.status) ? fetched.status : undefined;
+      },
+      { limitMs, what: `status of agent "${this.nodeId}" as wanted`, detail: () => this.process.describe() },
+    );
+  }
+
+  /** Lines of `wg show clusternet dump` without the first, each split at its tabs, sorted. */
+  async peers(
+    isWanted: (peers: readonly string[][]) => boolean,
+    limitMs: number,
+  ): Promise<readonly string[][]> {
+    return await waitFor(
+      async () => {
+        const shown = await this.machine.run(["wg", "show", "clusternet", "dump"]);
+        const peers = shown.stdout
+          .split("\n")
+          .slice(1, -1)
+          .map((line) => line.split("\t"));
+        return shown.code === 0 && isWanted(peers) ? peers.toSorted() : undefined;
+      },
+      { limitMs, what: `peers of "${this.nodeId}" as wanted`, detail: () => this.process.describe() },
+    );
+  }
+
+  /** Ends it at once, as a crash does, and waits until it is gone. */
+  async kill(): Promise<void> {
+    this.process.kill("SIGKILL");
+    await this.process.exited;
+  }
+
+  /** The same agent again, on the same directory, with other flags if given. */
+  async restart(flags?: readonly string[]): Promise<Agent> {
+    return await Agent.start(this.machine, { ...this.#options, ...(flags === undefined ? {} : { flags }) });
+  }
+}
