@@ -1,0 +1,291 @@
+/**
+ * pull against a host that records what it is asked for and fails when told to, with time turned by hand.
+ */
+import { describe, expect, test } from "bun:test";
+import { Value } from "../src/async.ts";
+import type { SeenHost, WantedHost } from "../src/core/host-state.ts";
+import { privateKeyFromBytes } from "../src/core/key.ts";
+import { asNodeId, type Node, type NodeId } from "../src/core/node.ts";
+import { parsePrefix } from "../src/core/prefix.ts";
+import type { Problem } from "../src/core/problem.ts";
+import type { CuratorConnection, DecodedEvent } from "../src/curator/connection.ts";
+import type { CuratorFollower, CuratorState, StreamEvent } from "../src/curator/follower.ts";
+import { ClusternetError } from "../src/errors.ts";
+import type { ApplyResult, Host } from "../src/host/host.ts";
+import { silentLogger } from "../src/log.ts";
+import { readOwn, type NetworkStatus, type Own } from "../src/own.ts";
+import { Prefixes } from "../src/prefixes.ts";
+import { ProblemLog } from "../src/problem-log.ts";
+import { Pull, type PullSettings } from "../src/pull.ts";
+import { Tracker } from "../src/tracker.ts";
+import { FakeClock } from "./fakes/clock.ts";
+import { eventually } from "./fakes/eventually.ts";
+
+const until = (look: () => boolean): Promise<unknown> => eventually(look, String(look));
+const id = (text: string): NodeId => asNodeId(text) ?? expect.unreachable();
+const privateKey = privateKeyFromBytes(new Uint8Array(32).fill(1));
+const clusterNets = [parsePrefix("10.192.0.0/11")];
+
+function node(name: string, ...prefixes: readonly string[]): Node {
+  return {
+    id: id(name),
+    state: "up",
+    publicKey: privateKeyFromBytes(new Uint8Array(32).fill(name.charCodeAt(0))).publicKey,
+    externalAddress: `192.0.2.${name.charCodeAt(0)}`,
+    prefixes,
+    prefixCount: prefixes.length,
+    consensusMember: false,
+  };
+}
+
+const self: Node = { ...node("a", "10.192.1.0/24"), publicKey: privateKey.publicKey };
+
+const seenHost: SeenHost = { routes: [], loopback: [], addresses: new Set(["192.0.2.97"]) };
+
+/** Says what it is told to, and what it was asked for. */
+class FakeHost implements Host {
+  readonly applied: WantedHost[] = [];
+  readonly log: string[];
+  invalidations = 0;
+  /** Problems of the next applies; with none left they succeed. */
+  failures: Problem[] = [];
+  seen = seenHost;
+
+  constructor(log: string[]) {
+    this.log = log;
+  }
+
+  invalidate(): void {
+    this.invalidations++;
+  }
+
+  read(): Promise<SeenHost> {
+    return Promise.resolve(this.seen);
+  }
+
+  apply(wanted: WantedHost): Promise<ApplyResult> {
+    this.applied.push(wanted);
+    this.log.push(`apply ${shown(wanted)}`);
+    const failure = this.failures.shift();
+    const problems = failure === undefined ? [] : [failure];
+    return Promise.resolve({ complete: failure === undefined, done: [], problems, seen: this.seen });
+  }
+
+  plan(wanted: WantedHost): Promise<ApplyResult> {
+    return this.apply(wanted);
+  }
+
+  async *hints(): AsyncIterable<void> {}
+}
+
+function shown(wanted: WantedHost): string {
+  const peers = wanted.peers.map((peer) => peer.nodeId).join(" ");
+  return `[${peers}]${wanted.exact ? "" : " open"}${wanted.configWritten === true ? "" : " unwritten"}`;
+}
+
+function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[], complete = true) {
+  const clock = new FakeClock();
+  const log: string[] = [];
+  const stop = new AbortController();
+  const events: StreamEvent[] = [];
+  const more = new Value(0);
+  const reopened: number[] = [];
+  const curator: CuratorFollower = {
+    connection: new Value<CuratorConnection | undefined>(undefined),
+    state: new Value<CuratorState>({ state: "none", fullPicture: false }),
+    problems: new Value<readonly Problem[]>([]),
+    async *follow(signal) {
+      for await (const _more of more.watch(signal)) for (let next; (next = events.shift());) yield next;
+    },
+    reopen: (delayMs) => void reopened.push(delayMs),
+  };
+  const host = new FakeHost(log);
+  const file = { text: "", fails: false };
+  const own = new Value<Own>(
+    readOwn(
+      { self: self.id, publicKey: privateKey.publicKey, clusterNets },
+      {
+        podNetwork: new Value<Prefixes | undefined>(new Prefixes(["10.192.1.0/24"])),
+        network: new Value<NetworkStatus | undefined>({ externalAddress: "192.0.2.97" }),
+        mtu: new Value({ mtu: 1420, problems: [] }),
+      },
+    ),
+  );
+  const problems = new ProblemLog(silentLogger, clock);
+  const pull = new Pull(
+    { interfaceName: "clusternet", privateKey, listenPort: 7838, clusterNets, resyncMs: 30_000, ...settings },
+    {
+      tracker: new Tracker({ self: self.id, fromFile: fromFile ?? [], complete }),
+      curator,
+      host,
+      file: {
+        write(text) {
+          if (file.fails)
+            return Promise.reject(new ClusternetError("Cannot write file: no space left on device"));
+          if (text !== file.text) log.push("write");
+          file.text = text;
+          return Promise.resolve(true);
+        },
+      },
+      own,
+      problems,
+      log: silentLogger,
+      clock,
+    },
+  );
+  const running = pull.run(stop.signal);
+  const send = (...next: readonly StreamEvent[]): void => {
+    events.push(...next);
+    more.set(0);
+  };
+  return {
+    clock,
+    log,
+    host,
+    file,
+    pull,
+    reopened,
+    kinds: () => problems.current().map(({ kind }) => kind),
+    open: (stream = 1) => send({ kind: "opened", stream, address: "c:1" }),
+    event: (nodes: readonly Node[], last = false, stream = 1) =>
+      send({ kind: "event", stream, event: eventOf(nodes, last) }),
+    async end() {
+      stop.abort();
+      await running;
+    },
+  };
+}
+
+function eventOf(nodes: readonly Node[], lastBacklogged: boolean): DecodedEvent {
+  return { nodes, tombstones: [], lastBacklogged, problems: [] };
+}
+
+describe("Pull", () => {
+  test("applies the last file at once, then each change, always the file first", async () => {
+    const run = start({ fileTime: new Date(0) }, [node("b")]);
+    await until(() => run.log.length === 2);
+    run.open();
+    run.event([self, node("b"), node("c")], true);
+    await run.clock.advance(200);
+    expect(run.log.filter((line, index) => line !== run.log[index - 1])).toEqual([
+      "write",
+      "apply [b]",
+      "write",
+      "apply [b c]",
+    ]);
+    expect(run.pull.state.get()).toMatchObject({ source: "curator", applied: true, heardOut: true });
+    await run.end();
+  });
+
+  test("says that the mesh comes from the file until a picture is full", async () => {
+    const fileTime = new Date("2025-12-31T00:00:00Z");
+    const run = start({ fileTime }, [node("b")]);
+    await until(() => run.pull.state.get().applied);
+    expect(run.pull.state.get()).toMatchObject({ source: "file", sourceAt: fileTime, heardOut: false });
+    await run.end();
+  });
+
+  test("changes the interface also when the file cannot be written, reports it and writes it later", async () => {
+    const run = start();
+    run.file.fails = true;
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(500);
+    expect(run.log.at(-1)).toBe("apply [b] unwritten");
+    expect(run.kinds()).toEqual(["file-unwritable"]);
+    run.file.fails = false;
+    await run.clock.advance(20_000);
+    expect(run.file.text).toContain("# node = b");
+    expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  test("writes no file before a believed picture when the last one was lost and the interface has peers", async () => {
+    const run = start({}, [], false);
+    run.open();
+    run.event([node("b")]);
+    await run.clock.advance(500);
+    expect(run.log.at(-1)).toBe("apply [b] open unwritten");
+    expect(run.file.text).toBe("");
+    run.event([self], true);
+    await run.clock.advance(500);
+    expect(run.log.slice(-2)).toEqual(["write", "apply [b]"]);
+    await run.end();
+  });
+
+  test("tries again what the host refused, until it holds, and is not ready while the port is taken", async () => {
+    const run = start();
+    run.host.failures = Array.from(
+      { length: 4 },
+      () => ({ kind: "port-in-use", message: "UDP port 7838" }) as const,
+    );
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(300);
+    expect(run.pull.state.get().applied).toBe(false);
+    await run.clock.advance(20_000);
+    expect(run.pull.state.get().applied).toBe(true);
+    expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  test("merges a flood of changes into at most ten applies a second", async () => {
+    const run = start();
+    run.open();
+    run.event([self], true);
+    await run.clock.advance(1000);
+    const before = run.host.applied.length;
+    for (let change = 0; change < 100; change++) {
+      run.event([node("b", `10.192.${change + 2}.0/24`)]);
+      await run.clock.advance(20);
+    }
+    const applies = run.host.applied.length - before;
+    expect(applies).toBeGreaterThan(10);
+    expect(applies).toBeLessThanOrEqual(21);
+    await run.clock.advance(200);
+    expect(run.host.applied.at(-1)?.peers[0]?.prefixes.map((each) => each.text)).toEqual(["10.192.101.0/24"]);
+    await run.end();
+  });
+
+  test("reads the host anew at every resync and at every hint", async () => {
+    const run = start({ resyncMs: 5000 });
+    await run.clock.advance(100);
+    const before = run.host.invalidations;
+    await run.clock.advance(20_000);
+    expect(run.host.invalidations - before).toBe(4);
+    const applies = run.host.applied.length;
+    run.pull.hint();
+    await run.clock.advance(150);
+    expect([run.host.invalidations - before, run.host.applied.length - applies]).toEqual([5, 1]);
+    await run.end();
+  });
+
+  test("asks for the opinion of another stream, five minutes later, when a picture lacks too many peers", async () => {
+    const run = start();
+    run.clock.nextRandom = 0;
+    run.open();
+    run.event([self, ...["b", "c", "d", "e"].map((name) => node(name))], true);
+    await run.clock.advance(500);
+    run.open(2);
+    run.event([self, node("b")], true, 2);
+    await run.clock.advance(500);
+    expect(run.reopened).toEqual([300_000]);
+    expect(run.log.at(-1)).toBe("apply [b c d e]");
+    expect(run.kinds()).toEqual(["picture-shrunk"]);
+    await run.end();
+  });
+
+  test("judges other nodes' addresses again when the host's own change", async () => {
+    const run = start();
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(500);
+    expect(run.host.applied.at(-1)?.peers[0]?.address?.text).toBe("192.0.2.98");
+    run.host.seen = { ...seenHost, addresses: new Set(["192.0.2.97", "192.0.2.98"]) };
+    run.pull.hint();
+    await run.clock.advance(500);
+    expect(run.host.applied.at(-1)?.peers[0]?.address).toBeUndefined();
+    expect(run.kinds()).toEqual(["address-own"]);
+    await run.end();
+  });
+});
