@@ -5,9 +5,10 @@
  * place before it serves, so a socket file that is there already is a dead agent's and is replaced. When the file
  * or its directory vanishes, `ensure` binds anew.
  */
-import { lstatSync, unlinkSync } from "node:fs";
+import { lstatSync } from "node:fs";
 import * as v from "valibot";
 import { ClusternetError, isSystemError, messageOf } from "./errors.ts";
+import { bindPrivateSocket } from "./host/files.ts";
 import { type Status, statusSchema } from "./status.ts";
 
 /** What the agent answers with. */
@@ -67,24 +68,14 @@ interface Bound {
 }
 
 function bind(path: string, handlers: StatusHandlers): Bound {
-  // Binding obeys the umask and is synchronous, so no other file is made with this one.
-  const umask = process.umask(0o177);
   try {
-    removeStaleSocket(path);
-    const server = Bun.serve({ unix: path, fetch: (request) => answerStatusRequest(request, handlers) });
+    const server = bindPrivateSocket(path, () =>
+      Bun.serve({ unix: path, fetch: (request) => answerStatusRequest(request, handlers) }),
+    );
     return { server, identity: identityOf(path) };
   } catch (error) {
     throw new ClusternetError(`Cannot listen on socket "${path}"`, { cause: error });
-  } finally {
-    process.umask(umask);
   }
-}
-
-function removeStaleSocket(path: string): void {
-  const found = lstatSync(path, { throwIfNoEntry: false });
-  if (found === undefined) return;
-  if (!found.isSocket()) throw new ClusternetError("there is something that is no socket, expected nothing");
-  unlinkSync(path);
 }
 
 /** Which file is there; the time is part of it since numbers of inodes are used again, and a changed mode counts. */

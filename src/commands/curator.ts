@@ -5,11 +5,10 @@
  * used: that is thrown as a ClusternetError whose `exit` is the status to end with.
  */
 import { logVerbosity, setLogVerbosity } from "@grpc/grpc-js";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { aborted } from "../async.ts";
 import { containsAddress, decodeAddress, parsePrefix, type Prefix } from "../core/prefix.ts";
 import { startAdminSocket } from "../curator-server/admin.ts";
-import { holdDataDirectory } from "../curator-server/data-directory.ts";
 import {
   insecureTransport,
   renderHostPort,
@@ -19,6 +18,8 @@ import {
 import { openSqliteStore } from "../curator-server/sqlite-store.ts";
 import { MemoryStore } from "../curator-server/store.ts";
 import { exitStatus, UsageError, type ExitStatus } from "../errors.ts";
+import { ensureDataDirectory } from "../host/files.ts";
+import { acquireDirectoryLock } from "../host/lock.ts";
 import type { Logger } from "../log.ts";
 
 /** Flags of `clusternet curator`, parsed. */
@@ -46,10 +47,15 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   requireInsecure(options);
   // grpc-js writes lines of its own on stderr; what matters of them reaches us as errors.
   setLogVerbosity(logVerbosity.NONE);
-  const directory = holdDataDirectory(options.dataDir);
+  const dataDirectory = resolve(options.dataDir);
+  await ensureDataDirectory(dataDirectory);
+  const lock = acquireDirectoryLock(
+    dataDirectory,
+    "One Curator runs per data directory: stop that one, or choose another --data-dir",
+  );
   try {
     const store =
-      options.store === "memory" ? new MemoryStore() : openSqliteStore(join(directory.path, "curator.db"));
+      options.store === "memory" ? new MemoryStore() : openSqliteStore(join(dataDirectory, "curator.db"));
     let server: CuratorServer;
     try {
       server = await startCuratorServer({
@@ -64,13 +70,13 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
       throw error;
     }
     try {
-      const admin = startAdminSocket(directory.path, server.registry);
+      const admin = startAdminSocket(dataDirectory, server.registry);
       warnOfWhatIsMissing(options, log);
       log.info("Curator is listening", {
         listen: renderHostPort({ host: options.listen.host, port: server.port }),
         clusterNet: options.clusterNets.map(({ text }) => text).join(", "),
         nodes: server.registry.nodes.length,
-        dataDirectory: directory.path,
+        dataDirectory,
       });
       await aborted(signal);
       log.info("Curator is stopping", { watchers: server.registry.fanOut.watchers });
@@ -79,7 +85,7 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
       await server.stop();
     }
   } finally {
-    directory.release();
+    lock.release();
   }
   return exitStatus.ok;
 }

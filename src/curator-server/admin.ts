@@ -5,9 +5,9 @@
  * never in the path: an ID may hold any printable character.
  */
 import { rmSync } from "node:fs";
-import { join } from "node:path";
 import { array, literal, nullable, object, parse, picklist, string, type InferOutput } from "valibot";
 import { ClusternetError, exitStatus, isSystemError, messageOf, SettingsError } from "../errors.ts";
+import { bindPrivateSocket, socketPath } from "../host/files.ts";
 import { curatorNodeId } from "./caller.ts";
 import type { MembershipChange, Registry } from "./registry.ts";
 
@@ -33,36 +33,23 @@ const failureAnswer = object({ error: string() });
 const changeRequest = object({ change: picklist(["remove", "allow"]), id: string() });
 const requestHeader = literal("application/json");
 
-/** `sockaddr_un` holds 108 bytes with the zero at the end. */
-const maxSocketPathBytes = 107;
-
 export interface AdminSocket {
   stop(): Promise<void>;
 }
 
-function socketPath(dataDirectory: string): string {
-  return join(dataDirectory, "curator.sock");
-}
+/** Of the socket in the data directory. */
+const socketName = "curator";
 
 /** Listens. The caller holds the data directory, so a socket file that is there is left from a crash. Throws SettingsError. */
 export function startAdminSocket(dataDirectory: string, registry: Registry): AdminSocket {
-  const path = socketPath(dataDirectory);
-  if (Buffer.byteLength(path) > maxSocketPathBytes) {
-    throw new SettingsError(
-      `Cannot use data directory "${dataDirectory}": the path of the socket in it has ${Buffer.byteLength(path)} bytes, expected at most ${maxSocketPathBytes}`,
-      { hint: "Choose a shorter --data-dir" },
-    );
-  }
-  rmSync(path, { force: true });
-  // Bun makes the file with the mode that the umask leaves, and within this call.
-  const umask = process.umask(0o177);
-  let server: ReturnType<typeof Bun.serve>;
+  const path = socketPath(dataDirectory, socketName);
+  let server: Bun.Server<undefined>;
   try {
-    server = Bun.serve({ unix: path, fetch: (request) => answer(request, registry) });
+    server = bindPrivateSocket(path, () =>
+      Bun.serve({ unix: path, fetch: (request) => answer(request, registry) }),
+    );
   } catch (error) {
     throw new SettingsError(`Cannot listen on "${path}": ${messageOf(error)}`, { cause: error });
-  } finally {
-    process.umask(umask);
   }
   return {
     async stop() {
@@ -135,7 +122,7 @@ export async function changeMembership(
 }
 
 async function ask(dataDirectory: string, init: RequestInit): Promise<unknown> {
-  const path = socketPath(dataDirectory);
+  const path = socketPath(dataDirectory, socketName);
   let response: Response;
   try {
     response = await fetch("http://curator/nodes", {

@@ -27,11 +27,11 @@ export function systemReason(error: unknown): string {
 }
 
 /**
- * Path of the agent's socket. Throws SettingsError when it is too long for one: the kernel would cut it, or
+ * Path of a socket in the data directory. Throws SettingsError when it is too long for one: the kernel would cut it, or
  * refuse it with a message that names neither.
  */
-export function socketPath(directory: string, interfaceName: string): string {
-  const path = join(directory, `${interfaceName}.sock`);
+export function socketPath(directory: string, name: string): string {
+  const path = join(directory, `${name}.sock`);
   const bytes = Buffer.byteLength(path);
   if (bytes > maxSocketPathBytes) {
     throw new SettingsError(

@@ -81,6 +81,21 @@ export function acquireLocks({ dataDirectory, interfaceName }: Places): Locks {
 }
 
 /**
+ * Takes a directory alone: for a program that has no interface. Throws as `acquireLocks`; `hint` says what to do about
+ * the other process.
+ */
+export function acquireDirectoryLock(directory: string, hint: string): { release(): void } {
+  const descriptor = lockDirectory(directory, hint);
+  let held = true;
+  return {
+    release: () => {
+      if (held) closeSync(descriptor);
+      held = false;
+    },
+  };
+}
+
+/**
  * The process that holds one of the places, the directory first; undefined when none is seen to. Takes nothing,
  * not even for a moment: an agent that starts meanwhile is not turned away.
  */
@@ -97,7 +112,9 @@ const AF_UNIX = 1;
 const SOCK_STREAM = 1;
 const SOCK_CLOEXEC = 0o2000000;
 
-function lockDirectory(path: string): number {
+const agentHint = "Stop that agent first, or give this one a data directory of its own with --data-dir";
+
+function lockDirectory(path: string, hint: string = agentHint): number {
   let descriptor: number;
   try {
     // Opened with O_CLOEXEC, as Bun opens everything: wireguard-go outlives us and must not keep the lock.
@@ -117,7 +134,7 @@ function lockDirectory(path: string): number {
   }
   throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it`, {
     exit: exitStatus.temporary,
-    hint: "Stop that agent first, or give this one a data directory of its own with --data-dir",
+    hint,
   });
 }
 
