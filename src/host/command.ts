@@ -257,14 +257,19 @@ export function createFollowCommand(options: { readonly path?: string } = {}): F
         stderr: "ignore",
       },
     );
-    const end = (): void => child.kill("SIGKILL");
+    const reader = child.stdout.getReader();
+    const end = (): void => {
+      child.kill("SIGKILL");
+      // Not waited for: whatever the program started may hold its end of the pipe open.
+      void reader.cancel();
+    };
     signal.addEventListener("abort", end, { once: true });
     if (signal.aborted) end();
     try {
       const decoder = new TextDecoder();
       let rest = "";
-      for await (const piece of child.stdout) {
-        const lines = (rest + decoder.decode(piece, { stream: true })).split("\n");
+      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+        const lines = (rest + decoder.decode(piece.value, { stream: true })).split("\n");
         rest = lines.pop() ?? "";
         if (rest.length > maxLineCharacters) rest = "";
         yield* lines;

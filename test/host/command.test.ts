@@ -1,0 +1,307 @@
+/**
+ * Programs run for real: arguments, environment, limits, and nothing secret in any error.
+ */
+import { describe, expect, test } from "bun:test";
+import { chmod, readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { CommandError } from "../../src/errors.ts";
+import { createFollowCommand, createRunCommand, redactKeys, renderArgv } from "../../src/host/command.ts";
+import { chooseImplementation } from "../../src/host/wireguard-go.ts";
+import { eventually } from "../fakes/eventually.ts";
+import { privateKeyOf, publicKeyOf } from "../fakes/wanted.ts";
+import { withDirectory } from "./temporary.ts";
+
+const run = createRunCommand();
+
+async function failureOf(promise: Promise<unknown>): Promise<CommandError> {
+  const error: unknown = await promise.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
+  if (error instanceof CommandError) return error;
+  throw new Error(`expected a CommandError, got ${String(error)}`);
+}
+
+/** True while a process of this ID runs (a zombie does not). */
+async function isRunning(pid: number): Promise<boolean> {
+  const stat = await readFile(`/proc/${pid}/stat`, "latin1").catch(() => "");
+  return stat !== "" && !/\) [ZX] /.test(stat);
+}
+
+describe("run()", () => {
+  test("hands arguments over as they are", async () => {
+    const words = [
+      "",
+      "a b",
+      "*",
+      "~",
+      "$HOME",
+      "`id`",
+      "$(id)",
+      "{a,b}",
+      "\\x",
+      "'",
+      '"',
+      "a\nb",
+      "[Peer]",
+      ";",
+      "|",
+      "é",
+      "-n",
+    ];
+    expect(await run(["printf", "<%s>", ...words])).toBe(words.map((word) => `<${word}>`).join(""));
+  });
+
+  test("takes a megabyte of arguments and gives back megabytes of output", async () => {
+    const long = "x".repeat(100_000);
+    expect((await run(["printf", "%s", ...Array.from({ length: 10 }, () => long)])).length).toBe(1_000_000);
+    expect((await run(["head", "-c", "5000000", "/dev/zero"])).length).toBe(5_000_000);
+  });
+
+  test("gives the child PATH, LC_ALL=C and nothing else of this program", async () => {
+    Bun.env["CLUSTERNET_TEST_SECRET"] = "x";
+    try {
+      const names = (await run(["env"])).split("\n").map((line) => line.split("=")[0]);
+      // PWD is set by the shell of Bun, to the root.
+      expect(new Set(names)).toEqual(new Set(["", "CLUSTERNET_CALL", "LC_ALL", "PATH", "PWD"]));
+    } finally {
+      delete Bun.env["CLUSTERNET_TEST_SECRET"];
+    }
+  });
+
+  test("throws the exit code and what the program said", async () => {
+    const error = await failureOf(run(["ip", "link", "show", "dev", "nope0"]));
+    expect({ message: error.message, exitCode: error.exitCode }).toEqual({
+      message:
+        'Cannot run "/usr/sbin/ip link show dev nope0": exit code 1: Device "nope0" does not exist.'.replace(
+          "/usr/sbin/",
+          "",
+        ),
+      exitCode: 1,
+    });
+  });
+
+  test("takes an exit code that the caller calls no error", async () => {
+    expect(await run(["false"], { okCodes: [0, 1] })).toBe("");
+  });
+
+  test("names package and exit status 69 when the program is not in PATH", async () => {
+    const error = await failureOf(createRunCommand({ path: "/nonexistent" })(["wg", "show"]));
+    expect({ message: error.message, hint: error.hint, exit: error.exit }).toEqual({
+      message: 'Cannot run "wg": no such program in PATH',
+      hint: "Install it, on Debian with: apt-get install wireguard-tools",
+      exit: 69,
+    });
+  });
+
+  test.each([{ detached: false }, { detached: true }])(
+    "ends a program that hangs, detached $detached",
+    async ({ detached }) => {
+      await withDirectory(async (directory) => {
+        const program = join(directory, "hangs");
+        const pidFile = join(directory, "pid");
+        await Bun.write(program, `#!/bin/sh\necho $$ > ${pidFile}\nexec sleep 1000\n`);
+        await chmod(program, 0o700);
+        // Another call of the same program is not taken for the one that is late.
+        const other = run([program], { timeoutMs: 60_000, detached }).catch((error: unknown) => error);
+        const otherPid = Number(
+          await eventually(
+            () =>
+              readFile(pidFile, "utf8").then(
+                (text) => text.endsWith("\n") && text,
+                () => false,
+              ),
+            "the other program",
+          ),
+        );
+        await Bun.write(pidFile, "");
+        const error = await failureOf(run([program], { timeoutMs: 300, detached }));
+        expect(error.message).toContain("still running after 0.3 s, so it was ended");
+        expect(error.exitCode).toBeUndefined();
+        const pid = Number(await readFile(pidFile, "utf8"));
+        expect(pid).toBeGreaterThan(1);
+        expect(await isRunning(pid)).toBe(false);
+        expect(await isRunning(otherPid)).toBe(true);
+        process.kill(otherPid, "SIGKILL");
+        expect(await other).toBeInstanceOf(CommandError);
+      });
+    },
+  );
+});
+
+describe("no private key is shown", () => {
+  const secret = privateKeyOf(77).reveal();
+
+  test.each([
+    { name: "an unknown word", line: `PrivatKey = ${secret}` },
+    { name: "a key a character too long", line: `PrivateKey = ${secret.slice(0, 43)}X=` },
+    { name: "a key a character too short", line: `PrivateKey = ${secret.slice(1)}` },
+    { name: "a key without its end", line: `PrivateKey = ${secret.slice(0, 43)}` },
+    { name: "a key cut in the middle", line: `PrivateKey = ${secret.slice(0, 20)}` },
+    { name: "a word glued to the key", line: `PrivateKey${secret}` },
+  ])("by wg reading a file with $name", async ({ line }) => {
+    await withDirectory(async (directory) => {
+      const file = join(directory, "broken.conf");
+      await Bun.write(file, `[Interface]\n${line}\n`);
+      const error = await failureOf(run(["wg", "syncconf", "clusternet-none", file]));
+      const shown = `${error.message}\n${error.stderr}\n${Bun.inspect(error)}`;
+      for (let at = 0; at + 12 <= secret.length; at++) expect(shown).not.toContain(secret.slice(at, at + 12));
+      expect(error.stderr).toContain("[redacted]");
+    });
+  });
+
+  test("by a key file with a typo", async () => {
+    await withDirectory(async (directory) => {
+      const file = join(directory, "key");
+      await Bun.write(file, `${secret.slice(0, 42)}!=\n`);
+      const error = await failureOf(run(["wg", "set", "clusternet-none", "private-key", file]));
+      expect(error.message).not.toContain(secret.slice(0, 12));
+    });
+  });
+
+  test("but public keys that are known stay readable", () => {
+    const known = publicKeyOf(2);
+    expect(redactKeys(`peer ${known} and ${secret}`, new Set([known]))).toBe(`peer ${known} and [redacted]`);
+  });
+});
+
+test("renderArgv() quotes what needs it and cuts what is long", () => {
+  expect(renderArgv(["wg", "set", "x", "allowed-ips", "", "a b"])).toBe('wg set x allowed-ips "" "a b"');
+  expect(renderArgv(["wg", "x".repeat(1_000)])).toHaveLength(201);
+});
+
+describe("follow()", () => {
+  test("yields lines as they come and ends the program with the signal", async () => {
+    const stop = new AbortController();
+    const seen: string[] = [];
+    for await (const line of createFollowCommand()(
+      ["sh", "-c", "echo $$; echo two; exec sleep 1000"],
+      stop.signal,
+    )) {
+      seen.push(line);
+      if (seen.length === 2) stop.abort();
+    }
+    expect(seen[1]).toBe("two");
+    expect(await isRunning(Number(seen[0]))).toBe(false);
+  });
+
+  test("leaves no program behind when this one is killed", async () => {
+    const code = `import { createFollowCommand } from ${JSON.stringify(join(import.meta.dir, "../../src/host/command.ts"))};
+      for await (const line of createFollowCommand()(["sh", "-c", "echo $$; exec sleep 1000"], new AbortController().signal)) console.log(line);`;
+    await withDirectory(async (directory) => {
+      const script = join(directory, "follow.ts");
+      await Bun.write(script, code);
+      const parent = Bun.spawn([process.execPath, script], {
+        stdin: "ignore",
+        stdout: "pipe",
+        stderr: "inherit",
+      });
+      const { value } = await parent.stdout.getReader().read();
+      const pid = Number(new TextDecoder().decode(value));
+      expect(await isRunning(pid)).toBe(true);
+      parent.kill("SIGKILL");
+      await parent.exited;
+      await eventually(async () => !(await isRunning(pid)), "the followed program to end");
+    });
+  });
+});
+
+const wireguardGo = (name: string): string => `/usr/bin/${name}`;
+const onlyTools = (name: string): string | undefined =>
+  name === "wireguard-go" ? undefined : `/usr/bin/${name}`;
+const answering = (stderr: string | undefined) => (argv: readonly string[]) =>
+  stderr === undefined
+    ? Promise.resolve("")
+    : Promise.reject(new CommandError("Cannot run it", { argv, exitCode: 2, stderr }));
+
+describe("chooseImplementation()", () => {
+  const kernel = answering(undefined);
+  const noKernel = answering("Error: Unknown device type.");
+
+  test.each([
+    {
+      name: "the kernel's when it is there",
+      run: kernel,
+      find: wireguardGo,
+      wireguard: "auto",
+      want: "kernel",
+    },
+    {
+      name: "the kernel's when it is asked for",
+      run: kernel,
+      find: onlyTools,
+      wireguard: "kernel",
+      want: "kernel",
+    },
+    {
+      name: "wireguard-go where the kernel has none",
+      run: noKernel,
+      find: wireguardGo,
+      wireguard: "auto",
+      want: "userspace",
+    },
+    {
+      name: "wireguard-go when it is asked for",
+      run: kernel,
+      find: wireguardGo,
+      wireguard: "userspace",
+      want: "userspace",
+    },
+  ] as const)("takes $name", async ({ run, find, wireguard, want }) => {
+    expect(await chooseImplementation({ run, find, wireguard, tunDevice: "/dev/null" })).toBe(want);
+  });
+
+  test.each([
+    {
+      name: "wg is missing",
+      options: { run: kernel, find: () => undefined, wireguard: "auto" },
+      message: 'Cannot run "wg": no such program in PATH',
+      hint: "apt-get install wireguard-tools",
+    },
+    {
+      name: "ip is missing",
+      options: {
+        run: kernel,
+        find: (name: string) => (name === "wg" ? "/usr/bin/wg" : undefined),
+        wireguard: "auto",
+      },
+      message: 'Cannot run "ip": no such program in PATH',
+      hint: "apt-get install iproute2",
+    },
+    {
+      name: "the right to do it is missing",
+      options: {
+        run: answering("RTNETLINK answers: Operation not permitted"),
+        find: wireguardGo,
+        wireguard: "userspace",
+      },
+      message: "Cannot create network interfaces: this process has no CAP_NET_ADMIN",
+      hint: "Run as root, or give the capability (in a container: --cap-add NET_ADMIN)",
+    },
+    {
+      name: "the kernel has none and it is asked for",
+      options: { run: noKernel, find: wireguardGo, wireguard: "kernel" },
+      message: "Cannot create a WireGuard interface: this kernel has no WireGuard",
+      hint: "modprobe wireguard",
+    },
+    {
+      name: "neither is there",
+      options: { run: noKernel, find: onlyTools, wireguard: "auto" },
+      message:
+        "Cannot create a WireGuard interface: wireguard-go is not in PATH, and this kernel has no WireGuard",
+      hint: "apt-get install wireguard-go",
+    },
+    {
+      name: "there is no /dev/net/tun",
+      options: { run: noKernel, find: wireguardGo, wireguard: "userspace", tunDevice: "/nonexistent" },
+      message: "Cannot create a WireGuard interface: there is no /nonexistent, which wireguard-go needs",
+      hint: "modprobe tun",
+    },
+  ] as const)("says what to do when $name, with exit status 69", async ({ options, message, hint }) => {
+    const error: unknown = await chooseImplementation({ tunDevice: "/dev/null", ...options }).catch(
+      (thrown: unknown) => thrown,
+    );
+    expect(error).toMatchObject({ message, exit: 69 });
+    expect(String((error as { hint?: string }).hint)).toContain(hint);
+  });
+});

@@ -1,0 +1,329 @@
+/**
+ * What `ip` and `wg` print, read as it was recorded; and hints from what `ip monitor` prints.
+ */
+import { describe, expect, test } from "bun:test";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { CommandError } from "../../src/errors.ts";
+import type { FollowCommand, RunCommand } from "../../src/host/command.ts";
+import { concernsUs, followHints } from "../../src/host/monitor.ts";
+import { hasListener, parseIpLinks, parseIpRoutes, parseWgDump, readHost } from "../../src/host/read.ts";
+import type { PublicKey } from "../../src/core/key.ts";
+import { parsePrefix } from "../../src/core/prefix.ts";
+import { silentLogger } from "../../src/log.ts";
+import { FakeClock } from "../fakes/clock.ts";
+import { eventually } from "../fakes/eventually.ts";
+
+const fixture = (name: string): Promise<string> =>
+  readFile(join(import.meta.dir, "../fixtures/host", name), "utf8");
+
+/** Key of 32 equal bytes, as in the recordings. */
+function keyOf(byte: number): PublicKey {
+  return new Uint8Array(32).fill(byte).toBase64() as PublicKey;
+}
+
+const ownPublicKey = "pOCSkrZRwni5dyxWn1+puxPZBrRqtoyd+dwrRAn4ogk=" as PublicKey;
+
+test("parseIpLinks() reads links with kind, group, MTU, state and addresses", async () => {
+  const links = parseIpLinks(await fixture("ip-address.json"));
+  expect(links.map((link) => ({ ...link, addresses: link.addresses.length }))).toEqual([
+    { index: 1, name: "lo", group: 0, mtu: 65_536, up: true, addresses: 4 },
+    { index: 2, name: "clusternet", kind: "tun", group: 9, mtu: 1420, up: true, addresses: 1 },
+    { index: 3, name: "br0", kind: "bridge", group: 0, mtu: 1500, up: false, addresses: 0 },
+    { index: 4, name: "v1", kind: "veth", group: 0, mtu: 1500, up: false, addresses: 0 },
+    { index: 5, name: "v0", kind: "veth", group: 0, mtu: 1500, up: true, addresses: 1 },
+  ]);
+  expect(links[0]?.addresses).toEqual(["127.0.0.1", "10.192.1.1", "fd00:1::1", "::1"]);
+});
+
+test("parseIpLinks() passes over the empty objects of links left out", async () => {
+  expect(parseIpLinks(await fixture("ip-link-group.json"))).toEqual([
+    { index: 2, name: "clusternet", group: 9, mtu: 1420, up: true, addresses: [] },
+  ]);
+});
+
+test("parseIpRoutes() reads our route, the guard and the routes of others", async () => {
+  const network = parsePrefix("10.192.0.0/11");
+  expect(parseIpRoutes(await fixture("ip-route-4.json"), 4)).toEqual([
+    { network, type: "unicast", device: "clusternet", protocol: 129, metric: 0, src: "10.192.1.1" },
+    { network, type: "unicast", device: "v0", protocol: 4, metric: 50 },
+    { network, type: "unreachable", protocol: 129, metric: 4_294_967_295 },
+  ]);
+  const network6 = parsePrefix("fd00::/16");
+  expect(parseIpRoutes(await fixture("ip-route-6.json"), 6)).toEqual([
+    {
+      network: network6,
+      type: "unicast",
+      device: "clusternet",
+      protocol: 129,
+      metric: 1024,
+      src: "fd00:1::1",
+    },
+    { network: network6, type: "unreachable", protocol: 129, metric: 4_294_967_295 },
+  ]);
+});
+
+test("parseWgDump() reads interface and peers and keeps no private key", async () => {
+  const dump = parseWgDump(await fixture("wg-dump.txt"));
+  const quiet = { latestHandshakeSeconds: 0, receivedBytes: 0, sentBytes: 0, hasPresharedKey: false };
+  expect(dump).toEqual({
+    publicKey: ownPublicKey,
+    listenPort: 7838,
+    fwmark: 7,
+    peers: new Map([
+      [
+        keyOf(2),
+        {
+          ...quiet,
+          endpoint: "192.0.2.2:7838",
+          allowedIps: ["10.192.2.0/24", "192.0.2.2/32"],
+          sentBytes: 148,
+          keepaliveSeconds: 25,
+        },
+      ],
+      [
+        keyOf(3),
+        {
+          ...quiet,
+          endpoint: "[2001:db8::3]:7838",
+          // The C library writes the last one as ::1.2.3.4.
+          allowedIps: ["::102:304/128", "::ffff:0.0.0.0/96", "fd00:3::/64"],
+        },
+      ],
+      [keyOf(4), { ...quiet, allowedIps: [], hasPresharedKey: true }],
+    ]),
+  });
+  expect(Bun.inspect(dump)).not.toContain("AAEBAQ");
+});
+
+test("parseWgDump() reads an interface that has no key yet", () => {
+  expect(parseWgDump("(none)\t(none)\t0\toff\n")).toEqual({ listenPort: 0, fwmark: 0, peers: new Map() });
+});
+
+test.each([
+  { name: "an empty text", text: "", line: 1 },
+  { name: "a first line cut short", text: `${keyOf(1)}\t${ownPublicKey}\t7838\n`, line: 1 },
+  {
+    name: "a peer cut short",
+    text: `${keyOf(1)}\t${ownPublicKey}\t7838\toff\n${keyOf(2)}\t(none)\n`,
+    line: 2,
+  },
+])("parseWgDump() refuses $name by its line number and shows none of it", ({ text, line }) => {
+  let message = "";
+  try {
+    parseWgDump(text);
+  } catch (error) {
+    message = String(error);
+  }
+  expect(message).toContain(`line ${line}, expected`);
+  expect(message).not.toContain("AQEB");
+});
+
+test.each([
+  ["no JSON", "nonsense", 'Cannot read the output of "ip address show": no JSON'],
+  ["an object", "{}", 'Cannot read the output of "ip address show": it is of another form'],
+  ["a number for a name", '[{"ifindex":1,"ifname":2}]', '"ip address show": 0.ifname is of another form'],
+])("parseIpLinks() refuses %s", (_name, text, message) => {
+  expect(() => parseIpLinks(text)).toThrow(message);
+});
+
+interface Recorded {
+  readonly run: RunCommand;
+  readonly asked: readonly string[];
+  readonly sockets: string;
+}
+
+function unchanged(_command: string, text: string): string {
+  return text;
+}
+
+/** Answers with the recordings, and with what a test changes of them. */
+async function recorded(change: (command: string, text: string) => string = unchanged): Promise<Recorded> {
+  const files: Record<string, string> = {
+    "ip -N -j -d address show": "ip-address.json",
+    "ip -N -j -4 route show table main exact 10.192.0.0/11": "ip-route-4.json",
+    "ip -N -j -6 route show table main exact fd00::/16": "ip-route-6.json",
+    "wg show clusternet dump": "wg-dump.txt",
+  };
+  const asked: string[] = [];
+  const run: RunCommand = async (argv) => {
+    const command = argv.join(" ");
+    asked.push(command);
+    const file = files[command];
+    if (file === undefined) throw new CommandError(`unexpected ${command}`, { argv });
+    return change(command, await fixture(file));
+  };
+  const sockets = await fixture("proc-net-unix.txt");
+  return { run, asked, sockets };
+}
+
+describe("readHost()", () => {
+  const networks = [parsePrefix("10.192.0.0/11"), parsePrefix("fd00::/16")];
+
+  const base = { interfaceName: "clusternet", networks, ourKeys: new Set([ownPublicKey]) };
+
+  test("finds the interface of wireguard-go, its routes and the addresses", async () => {
+    const { run, sockets } = await recorded();
+    const seen = await readHost({ ...base, run, readUnixSockets: () => Promise.resolve(sockets) });
+    const { peers, ...link } = seen.interface ?? {};
+    expect({ ...seen, interface: link, peers: peers?.size }).toEqual({
+      interface: {
+        index: 2,
+        name: "clusternet",
+        implementation: "userspace",
+        group: 9,
+        mtu: 1420,
+        up: true,
+        publicKey: ownPublicKey,
+        listenPort: 7838,
+        fwmark: 7,
+      },
+      peers: 3,
+      routes: [
+        ...parseIpRoutes(await fixture("ip-route-4.json"), 4),
+        ...parseIpRoutes(await fixture("ip-route-6.json"), 6),
+      ],
+      loopback: ["127.0.0.1", "10.192.1.1", "fd00:1::1", "::1"],
+      addresses: seen.addresses,
+    });
+    expect(seen.addresses.has("192.0.2.1")).toBe(true);
+  });
+
+  test("never asks a socket that belongs to another network namespace", async () => {
+    const { run, asked } = await recorded();
+    const seen = await readHost({ ...base, run, readUnixSockets: () => Promise.resolve("") });
+    expect({ interface: seen.interface, foreign: seen.foreignLink }).toEqual({
+      interface: undefined,
+      foreign: "tun",
+    });
+    expect(asked.filter((command) => command.startsWith("wg"))).toEqual([]);
+  });
+
+  test("never asks a socket whose link is gone", async () => {
+    const { run, asked, sockets } = await recorded((command, text) =>
+      command.includes("address") ? '[{"ifindex":1,"ifname":"lo"}]' : text,
+    );
+    const seen = await readHost({ ...base, run, readUnixSockets: () => Promise.resolve(sockets) });
+    expect({ interface: seen.interface, foreign: seen.foreignLink }).toEqual({
+      interface: undefined,
+      foreign: undefined,
+    });
+    expect(asked.filter((command) => command.startsWith("wg"))).toEqual([]);
+  });
+
+  test.each([
+    { name: "by its index", index: 2, ourKeys: [ownPublicKey], found: "renamed" },
+    { name: "after a restart by group and key", index: undefined, ourKeys: [ownPublicKey], found: "renamed" },
+    { name: "never under the index of another link", index: 4, ourKeys: [ownPublicKey], found: undefined },
+    { name: "never with a key that is not ours", index: 2, ourKeys: [], found: undefined },
+  ])("finds a renamed interface $name", async ({ index, ourKeys, found }) => {
+    const { run, sockets } = await recorded((command, text) =>
+      command.includes("address") ? text.replace('"ifname":"clusternet"', '"ifname":"renamed"') : text,
+    );
+    const seen = await readHost({
+      ...base,
+      run,
+      ourKeys: new Set(ourKeys),
+      ...(index === undefined ? {} : { index }),
+      readUnixSockets: () => Promise.resolve(sockets),
+    });
+    expect(seen.interface?.name).toBe(found);
+  });
+
+  test("says what kind of link has our name when it is not WireGuard", async () => {
+    const { run } = await recorded();
+    const seen = await readHost({
+      ...base,
+      interfaceName: "br0",
+      run,
+      readUnixSockets: () => Promise.resolve(""),
+    });
+    expect(seen.foreignLink).toBe("bridge");
+  });
+});
+
+test.each([
+  { name: "a listening socket of this name", text: "listening", of: "clusternet", want: true },
+  { name: "one of another name", text: "listening", of: "net", want: false },
+  { name: "one that is connected but does not listen", text: "connected", of: "clusternet", want: false },
+])("hasListener() of $name", async ({ text, of, want }) => {
+  const listening = await fixture("proc-net-unix.txt");
+  const sockets = text === "listening" ? listening : listening.replace("00010000", "00000000");
+  expect(hasListener(sockets, of)).toBe(want);
+});
+
+test("concernsUs() picks the lines about our link, lo, our routes and the default route", async () => {
+  const lines = (await fixture("ip-monitor.txt")).split("\n").filter((line) => line !== "");
+  const concern = { interfaceName: "clusternet", index: 2, networks: ["10.192.0.0/11", "fd00::/16"] };
+  const shown = lines.filter((line) => concernsUs(line, concern)).map((line) => line.slice(0, 44).trimEnd());
+  expect(shown).toEqual([
+    "1: lo    inet 10.192.9.1/32 scope global lo\\",
+    "Deleted 1: lo    inet 10.192.9.1/32 scope gl",
+    "default via 192.0.2.254 dev v0 linkdown",
+    "Deleted default via 192.0.2.254 dev v0 linkd",
+    "Deleted 10.192.0.0/11 dev clusternet proto 1",
+    "2: clusternet: <POINTOPOINT,MULTICAST,NOARP>",
+    "Deleted fd00::/16 dev clusternet proto 129 s",
+    "Deleted fe80::/64 dev clusternet proto kerne",
+    "Deleted local fe80::41f4:5eed:8530:a6af dev",
+    "Deleted multicast ff00::/8 dev clusternet ta",
+    "Deleted 2: clusternet    inet6 fe80::41f4:5e",
+    "2: renamed: <POINTOPOINT,MULTICAST,NOARP> mt",
+    "Deleted unreachable 10.192.0.0/11 proto 129",
+    "Deleted 2: renamed: <POINTOPOINT,MULTICAST,N",
+  ]);
+});
+
+const ours = { interfaceName: "clusternet", networks: [] };
+
+describe("followHints()", () => {
+  test("merges what comes together, spaces hints by half a second and starts the program again when it ends", async () => {
+    const clock = new FakeClock();
+    const stop = new AbortController();
+    /** What the next line of each started program is; undefined ends it. */
+    const feeds: ((line: string | undefined) => void)[] = [];
+    const follow: FollowCommand = (_argv, signal) => {
+      return new ReadableStream<string>({
+        start(controller) {
+          const close = (): void => controller.close();
+          signal.addEventListener("abort", close, { once: true });
+          feeds.push((line) => {
+            if (line !== undefined) return controller.enqueue(line);
+            signal.removeEventListener("abort", close);
+            close();
+          });
+        },
+      });
+    };
+    const hints: number[] = [];
+    const loop = (async () => {
+      for await (const _hint of followHints(
+        { follow, log: silentLogger, clock, concern: () => ours },
+        stop.signal,
+      )) {
+        hints.push(clock.nowMs());
+      }
+    })();
+    const feed = await eventually(() => feeds[0], "the monitor to be started");
+    const line = "2: clusternet: <UP> mtu 1420";
+    for (let count = 0; count < 100; count++) feed(line);
+    feed("7: pod7: <UP> mtu 1500");
+    const passing = async (want: number): Promise<void> => {
+      await eventually(async () => {
+        await clock.advance(10);
+        return hints.length >= want;
+      }, `hint ${want}`);
+    };
+    await passing(1);
+    feed(line);
+    await passing(2);
+    expect((hints[1] ?? 0) - (hints[0] ?? 0)).toBeGreaterThanOrEqual(450);
+    // The program ends: a hint, because nobody looked meanwhile, and a new program.
+    feed(undefined);
+    await passing(3);
+    await eventually(() => feeds.length === 2, "the monitor to be started again");
+    stop.abort();
+    await loop;
+    expect(hints).toHaveLength(3);
+  });
+});
