@@ -49,6 +49,8 @@ export interface AgentOptions {
   /** Default: the machine's name. */
   readonly nodeId?: string;
   readonly pod?: readonly PodNetwork[];
+  /** Default: the machine's IPv4 address. */
+  readonly externalAddress?: string;
   /** More flags, at the end. */
   readonly flags?: readonly string[];
   /** For the front of PATH, like a recorder's. */
@@ -99,7 +101,7 @@ export class Agent {
       "--data-dir",
       this.dataDirectory,
       "--external-address",
-      this.machine.address,
+      this.#options.externalAddress ?? this.machine.address,
       ...clusterNets.flatMap((each) => ["--cluster-net", each]),
       ...pod.flatMap(({ prefix }) => ["--pod-prefix", prefix]),
       "--wireguard",
