@@ -206,7 +206,7 @@ export class FakeCurator implements AsyncDisposable {
   }
 
   /** The nodes that streams opened from now on begin with, instead of those before. */
-  backlog(...nodes: readonly Uint8Array[]): void {
+  backlog(...nodes: Uint8Array[]): void {
     this.#nodes.clear();
     for (const bytes of nodes) this.#nodes.set(Node.decode(bytes).id, bytes);
   }

@@ -134,6 +134,15 @@ export class Stage implements AsyncDisposable {
     });
   }
 
+  /** Waits until the agent is watching. */
+  async streaming(): Promise<void> {
+    await waitFor(async () => (await this.curator.call.seen()).streams.at(-1)?.open, {
+      limitMs: 15_000 + soonMs,
+      what: "a watch stream of the agent",
+      detail: () => this.agent.process.describe(),
+    });
+  }
+
   /**
    * Returns when all that the Curator was told to send before has been taken in and compared: a node with a bad
    * key goes after it, and its problem is waited for.
