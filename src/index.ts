@@ -5,14 +5,14 @@
  * a Curator client, the network to route into the mesh, a data directory, and two watched values: the local pod
  * prefixes and the status of the network with the external address. It runs until its signal aborts.
  */
-export { Value, type Watched } from "./async.ts";
+export { Value, type Clock, type Watched } from "./async.ts";
 export { createCurator, type CuratorClientOptions } from "./curator/client.ts";
 export type { CuratorFollower, CuratorState } from "./curator/follower.ts";
 export type { Address, Prefix } from "./core/prefix.ts";
 export type { Problem, ProblemKind } from "./core/problem.ts";
 export { ClusternetError, describeError } from "./errors.ts";
-export type { Logger, RedactingLogger } from "./log.ts";
+export { createLog, type LogFields, type Logger, type LogSettings, type RedactingLogger } from "./log.ts";
 export type { NetworkStatus } from "./own.ts";
 export { Prefixes } from "./prefixes.ts";
-export { Service, type ServiceOptions } from "./service.ts";
+export { Service, type Preview, type ServiceOptions } from "./service.ts";
 export type { Status } from "./status.ts";
