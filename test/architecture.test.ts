@@ -1,0 +1,133 @@
+/**
+ * What the documents say of the program, held against the program: files, flags and their defaults, kinds of
+ * problems, exit statuses.
+ */
+import { describe, expect, test } from "bun:test";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { parseCommandLine } from "../src/cli.ts";
+import { exitStatus } from "../src/errors.ts";
+import { curatorFlags, type FlagSpec, runFlags } from "../src/flags.ts";
+
+const root = join(import.meta.dir, "..");
+const read = (name: string): Promise<string> => readFile(join(root, name), "utf8");
+const sorted = (texts: Iterable<string>): readonly string[] =>
+  [...new Set(texts)].toSorted((a, b) => (a < b ? -1 : 1));
+
+/** Cells of the rows of the table that has this in its header, without header and ruler. */
+async function tableOf(file: string, header: string): Promise<readonly (readonly string[])[]> {
+  const lines = (await read(file)).split("\n");
+  const from = lines.findIndex((line) => line.startsWith("|") && line.includes(header));
+  if (from === -1) throw new Error(`Cannot find the table "${header}" in ${file}`);
+  const length = lines.slice(from).findIndex((line) => !line.startsWith("|"));
+  return lines.slice(from + 2, length === -1 ? undefined : from + length).map((line) =>
+    line
+      .split(/(?<!\\)\|/)
+      .slice(1, -1)
+      .map((cell) => cell.trim()),
+  );
+}
+
+/** What stands in backticks. */
+const quoted = (text: string): readonly string[] =>
+  Array.from(text.matchAll(/`([^`]+)`/g), ([, inside = ""]) => inside);
+const flagsIn = (text: string): readonly string[] =>
+  Array.from(text.matchAll(/--([a-z][a-z-]*)/g), ([, name = ""]) => name);
+
+/** The flags that the help of a command lists, without `--help` itself. */
+function flagsOfHelp(command: string): readonly string[] {
+  const help = parseCommandLine([command, "--help"], {});
+  if (help.command !== "help") throw new Error(`"${command} --help" gave no help`);
+  // Only what a line begins with is a flag of the command; the text beside it may name others.
+  const flags = Array.from(help.text.matchAll(/^ {2}--([a-z][a-z-]*)/gm), ([, name = ""]) => name);
+  return flags.filter((name) => name !== "help");
+}
+
+/** Paths and globs of the file table; a name without folder lies in that of the one before it. */
+async function listedFiles(): Promise<readonly string[]> {
+  return (await tableOf("ARCHITECTURE.md", "| file |")).flatMap(([names = ""]) => {
+    let folder = "";
+    return quoted(names).map((name) => {
+      const path = name.includes("/") ? name : `${folder}${name}`;
+      folder = path.slice(0, path.lastIndexOf("/") + 1);
+      return path.endsWith("/") ? `${path}**` : path;
+    });
+  });
+}
+
+function sourceFiles(): Promise<string[]> {
+  return Array.fromAsync(new Bun.Glob("src/**/*.ts").scan({ cwd: root }));
+}
+
+describe("ARCHITECTURE.md", () => {
+  test("names every file of src", async () => {
+    const globs = (await listedFiles()).map((path) => new Bun.Glob(path));
+    expect(sorted((await sourceFiles()).filter((file) => !globs.some((glob) => glob.match(file))))).toEqual(
+      [],
+    );
+  });
+
+  test("names no file that is not there", async () => {
+    const files = await sourceFiles();
+    const missing = (await listedFiles()).filter(
+      (path) => !files.some((file) => new Bun.Glob(path).match(file)),
+    );
+    expect(missing).toEqual([]);
+  });
+});
+
+describe("README.md", () => {
+  test.each(["run", "curator"])("names exactly the flags that `%s --help` names", async (command) => {
+    const rows = await tableOf("README.md", `| flag of \`${command}\` |`);
+    expect(sorted(rows.flatMap(([flags = ""]) => flagsIn(flags)))).toEqual(sorted(flagsOfHelp(command)));
+  });
+
+  test.each([
+    { command: "run", specs: runFlags },
+    { command: "curator", specs: curatorFlags },
+  ])("gives the defaults that the help of $command gives", async ({ command, specs }) => {
+    const rows = await tableOf("README.md", `| flag of \`${command}\` |`);
+    const differing = rows
+      .filter(([, defaults]) => defaults !== "as for `run`")
+      .flatMap(([flags = "", defaults = ""]) => {
+        const given = defaults.split(", ").map((each) => each.replaceAll("`", ""));
+        return flagsIn(flags).map((name, index) => ({ name, given: given[index] }));
+      })
+      .filter(({ name, given }) => !isDefault(specs, name, given));
+    expect(differing).toEqual([]);
+  });
+
+  test("names the flags that are not in this version", async () => {
+    const later = [...runFlags, ...curatorFlags].filter(({ later }) => later !== undefined);
+    const paragraph = /^TLS \([^]*?\n\n/m.exec(await read("README.md"))?.[0] ?? "";
+    expect(sorted(flagsIn(paragraph))).toEqual(sorted(later.map(({ name }) => name)));
+  });
+
+  test("names every exit status and no other", async () => {
+    const rows = await tableOf("README.md", "| status | meaning |");
+    expect(rows.map(([status]) => Number(status))).toEqual(Object.values(exitStatus));
+  });
+});
+
+describe("docs/contract.md", () => {
+  test("names exactly the flags of `run`, those of later versions included", async () => {
+    const rows = await tableOf("docs/contract.md", "| flag | default | meaning |");
+    expect(sorted(rows.flatMap((cells) => flagsIn(cells.join(" "))))).toEqual(
+      sorted(runFlags.map(({ name }) => name)),
+    );
+  });
+
+  test("names exactly the kinds of problems that there are", async () => {
+    const paragraph = /Kinds of problems: ([^]*?)\n\n/.exec(await read("docs/contract.md"))?.[1] ?? "";
+    const type = /export type ProblemKind =([^]*?);/.exec(await read("src/core/problem.ts"))?.[1] ?? "";
+    const kinds = sorted(Array.from(type.matchAll(/"([a-z-]+)"/g), ([, kind = ""]) => kind));
+    expect(kinds.length).toBeGreaterThan(0);
+    expect(sorted(quoted(paragraph))).toEqual(kinds);
+  });
+});
+
+/** Without a default a switch is off, and a value is none. */
+function isDefault(specs: readonly FlagSpec[], name: string, given: string | undefined): boolean {
+  const spec = specs.find((each) => each.name === name);
+  return given === (spec?.shownDefault ?? (spec?.value === undefined ? "off" : "none"));
+}
