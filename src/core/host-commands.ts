@@ -52,7 +52,16 @@ export function stepCommands(step: Step, context: CommandContext): string[][] {
     case "set-peers":
       return peerChunks(step.changes, context).map((changes) => peersCommand(step.name, changes, context));
     case "add-loopback":
-      return [ip("address add", hostPrefix(step.address).text, "dev", "lo")];
+      // Without nodad an IPv6 address cannot be a route's source until a worker of the kernel has looked at it.
+      return [
+        ip(
+          "address add",
+          hostPrefix(step.address).text,
+          "dev",
+          "lo",
+          ...(step.address.family === 6 ? ["nodad"] : []),
+        ),
+      ];
     case "remove-loopback":
       return [ip("address delete", hostPrefix(step.address).text, "dev", "lo")];
     case "set-route": {

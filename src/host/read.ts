@@ -256,10 +256,10 @@ async function findInterface(
       ? { interface: await readInterface(run, named, interfaceName) }
       : { foreignLink: named.kind ?? "no virtual link" };
   }
-  // Under another name: by its index, or after a restart by its group. The socket of wireguard-go keeps the old name.
+  // Under another name: by its index, or by its group when it was made since the last reading or before a restart.
+  // Either way its key decides. The socket of wireguard-go keeps the old name.
   const renamed = links.filter(
-    (link) =>
-      isInterface(link, listening) && (index === undefined ? link.group === linkGroup : link.index === index),
+    (link) => isInterface(link, listening) && (link.index === index || link.group === linkGroup),
   );
   for (const link of renamed) {
     const seen = await readInterface(run, link, interfaceName);

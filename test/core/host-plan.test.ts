@@ -89,7 +89,7 @@ describe("planHost() of a host that shows nothing", () => {
   const routes = [
     "ip link set dev clusternet up",
     "ip address add 10.192.1.1/32 dev lo",
-    "ip address add fd00:1::1/128 dev lo",
+    "ip address add fd00:1::1/128 dev lo nodad",
     "ip -4 route add 10.192.0.0/11 dev clusternet proto 129 src 10.192.1.1",
     "ip -6 route add fd00::/16 dev clusternet proto 129 src fd00:1::1",
   ];
@@ -284,12 +284,12 @@ describe("planHost() of a host that differs", () => {
             : route,
         ),
       },
-      want: ["ip address add fd00:1::1/128 dev lo", route6.replace("add", "replace")],
+      want: ["ip address add fd00:1::1/128 dev lo nodad", route6.replace("add", "replace")],
     },
     {
       name: "replaces an IPv6 route that kept a dead source",
       seen: { ...done, loopback: ["127.0.0.1", "10.192.1.1", "::1"] },
-      want: ["ip address add fd00:1::1/128 dev lo", route6.replace("add", "replace")],
+      want: ["ip address add fd00:1::1/128 dev lo nodad", route6.replace("add", "replace")],
     },
     {
       name: "deletes a second route of ours",

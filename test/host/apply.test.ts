@@ -225,7 +225,7 @@ describe("loopback addresses", () => {
     await withBench(async ({ fake, memory, host }) => {
       const known: boolean[] = [];
       fake.fate = (command) => {
-        const [, address] = /^ip address add (\S+)\/\d+ dev lo$/.exec(command) ?? [];
+        const [, address] = /^ip address add (\S+)\/\d+ dev lo/.exec(command) ?? [];
         if (address !== undefined)
           known.push(memory.current.loopbackAddresses.some(({ text }) => text === address));
         return "done";
@@ -332,7 +332,7 @@ const expectedSteps = [
   `wg set clusternet peer ${publicKeyOf(2)} endpoint 192.0.2.2:7838 allowed-ips 10.192.2.0/24 peer ${publicKeyOf(3)} endpoint 192.0.2.3:7838 allowed-ips 10.192.3.0/24`,
   "ip link set dev clusternet up",
   "ip address add 10.192.1.1/32 dev lo",
-  "ip address add fd00:1::1/128 dev lo",
+  "ip address add fd00:1::1/128 dev lo nodad",
   "ip -4 route add 10.192.0.0/11 dev clusternet proto 129 src 10.192.1.1",
   "ip -6 route add fd00::/16 dev clusternet proto 129 src fd00:1::1",
 ];
@@ -486,6 +486,12 @@ test(`any way through meshes, failures and drift ends at exactly the last mesh (
       host.invalidate();
       await host.apply(wanted);
       expect({ seed, again: fake.changes }).toEqual({ seed, again: [] });
+      // Three more changes by the model alone, which must not have gone astray.
+      for (let turn = 0; turn < 3; turn++) {
+        wanted = { ...anyWanted(random), exact: true };
+        await host.apply(wanted);
+      }
+      expect({ seed, host: fake.show() }).toEqual({ seed, host: await shownWhenDone(wanted) });
       await host.down(wanted);
       expect({ seed, host: fake.show(), left: memory.current.loopbackAddresses }).toEqual({
         seed,

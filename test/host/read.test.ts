@@ -212,13 +212,30 @@ describe("readHost()", () => {
   });
 
   test.each([
-    { name: "by its index", index: 2, ourKeys: [ownPublicKey], found: "renamed" },
-    { name: "after a restart by group and key", index: undefined, ourKeys: [ownPublicKey], found: "renamed" },
-    { name: "never under the index of another link", index: 4, ourKeys: [ownPublicKey], found: undefined },
-    { name: "never with a key that is not ours", index: 2, ourKeys: [], found: undefined },
-  ])("finds a renamed interface $name", async ({ index, ourKeys, found }) => {
+    {
+      name: "by its index, whatever its group",
+      index: 2,
+      group: 0,
+      ourKeys: [ownPublicKey],
+      found: "renamed",
+    },
+    { name: "after a restart by group and key", group: 9, ourKeys: [ownPublicKey], found: "renamed" },
+    {
+      name: "by group and key when it was made anew",
+      index: 1,
+      group: 9,
+      ourKeys: [ownPublicKey],
+      found: "renamed",
+    },
+    { name: "never by its key alone", index: 1, group: 0, ourKeys: [ownPublicKey], found: undefined },
+    { name: "never with a key that is not ours", index: 2, group: 9, ourKeys: [], found: undefined },
+  ])("finds a renamed interface $name", async ({ index, group, ourKeys, found }) => {
     const { run, sockets } = await recorded((command, text) =>
-      command.includes("address") ? text.replace('"ifname":"clusternet"', '"ifname":"renamed"') : text,
+      command.includes("address")
+        ? text
+            .replace('"ifname":"clusternet"', '"ifname":"renamed"')
+            .replace('"group":"9"', `"group":"${group}"`)
+        : text,
     );
     const seen = await readHost({
       ...base,
