@@ -213,14 +213,14 @@ export class Service {
     const found = await readKeyFile(join(this.#options.dataDirectory, keyFileName));
     const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
     this.#log.redact(key.reveal());
-    await chooseImplementation({ run, wireguard: this.#options.wireguard ?? "auto" });
     const file = new MeshFile(this.#path("conf"));
     const last = await file.read(key.publicKey);
     const host = await this.#createHost(run, last, { remember: false });
     const { pull, own } = await this.#wire(run, key, host, file, last);
     await pull.hear(timeoutMs, signal);
     const { wanted, problems } = pull.wanted();
-    const planned = await host.plan(wanted);
+    // As a run would: it writes the file first.
+    const planned = await host.plan({ ...wanted, configWritten: true });
     const { listenPort, keepaliveSeconds } = wanted;
     const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
     return {
@@ -298,10 +298,10 @@ export class Service {
     const locks = acquireLocks({ dataDirectory, interfaceName: this.#interfaceName });
     try {
       const run = createRunCommand();
+      // Before the key is made: a host that cannot run this is left as it was.
       const { key, made, problems } = await ensureKeyFile(join(dataDirectory, keyFileName));
       this.#log.redact(key.reveal());
       if (made) this.#log.info("Made a private key", { publicKey: key.publicKey });
-      const implementation = await chooseImplementation({ run, wireguard });
       await removeLeftovers(dataDirectory).catch((error: unknown) => {
         this.#log.debug("Cannot remove what a crash may have left in the data directory", {
           error: messageOf(error),
@@ -312,6 +312,8 @@ export class Service {
       this.#problems.replace("key", problems);
       this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
       const host = await this.#createHost(run, last, { remember: true });
+      const implementation =
+        (await presentImplementation(host)) ?? (await chooseImplementation({ run, wireguard }));
       this.#log.info("Agent starts", {
         version,
         node: this.#self,
@@ -493,6 +495,19 @@ export class Service {
       this.#log.debug("Cannot read this host for the status", { error: messageOf(error) });
       return undefined;
     }
+  }
+}
+
+/**
+ * What an interface that is there already uses: then nothing is tried out, which would make and delete a link. Throws
+ * what tells of a missing program; a failure that may pass is left to the first apply.
+ */
+async function presentImplementation(host: LinuxHost): Promise<Implementation | undefined> {
+  try {
+    return (await host.read()).interface?.implementation;
+  } catch (error) {
+    if (error instanceof ClusternetError && error.exit === exitStatus.unavailable) throw error;
+    return undefined;
   }
 }
 
