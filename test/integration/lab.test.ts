@@ -80,7 +80,7 @@ describe("lab", () => {
     expect(lost).toBeLessThan(200);
     expect(received + lost).toBe(sent);
     expect(lostNumbers.length).toBe(20);
-    expect(lostNumbers[0]).toBeGreaterThanOrEqual(50);
+    expect(lostNumbers[0]).toBeGreaterThan(5);
   });
 
   test("a reply later than the limit counts as lost and as late", async () => {

@@ -28,9 +28,12 @@ export interface PingResult {
   readonly late: number;
   /** Round trip of the slowest reply, in time or not. */
   readonly maxMs: number;
-  /** Sequence numbers of the first lost packets. */
+  /** Which of the first lost packets: the nth of its process (see `maxRate`). */
   readonly lostNumbers: readonly number[];
 }
+
+/** Starts a program in the namespace that pings, and hands every line of it to `onLine`. */
+export type StartPing = (argv: readonly string[], onLine: (line: Line) => void) => LabProcess;
 
 /** How many lost packets a result names. */
 const namedLosses = 20;
@@ -38,25 +41,24 @@ const namedLosses = 20;
 /** How long ping may take to print its count after it was asked. */
 const countLimitMs = 5_000;
 
-export class Ping {
-  readonly #process: LabProcess;
-  readonly #lateMs: number;
-  /** Round trip in ms by sequence number. */
-  readonly #replies = new Map<number, number>();
-  #highest = 0;
-  #sent = 0;
-  #counts = 0;
+/**
+ * Packets a second of one process: iputils' ping (20221126) waits for its next packet in a busy loop when that
+ * is 10 ms away or less, and takes half a processor from what is tested. A faster ping is several processes.
+ */
+const maxRate = 50;
 
-  /** `start` runs the argv in the namespace that pings and hands every line to `onLine`. */
-  constructor(
-    target: string,
-    options: PingOptions,
-    start: (argv: readonly string[], onLine: (line: Line) => void) => LabProcess,
-  ) {
+export class Ping {
+  readonly #lateMs: number;
+  readonly #streams: readonly Stream[];
+
+  constructor(target: string, options: PingOptions, start: StartPing) {
     this.#lateMs = options.lateMs ?? 500;
-    const argv = ["ping", "-n", "-i", String(1 / (options.rate ?? 200))];
-    if (options.source !== undefined) argv.push("-I", options.source);
-    this.#process = start([...argv, target], (line) => this.#take(line));
+    const rate = options.rate ?? 200;
+    const count = Math.ceil(rate / maxRate);
+    const source = options.source === undefined ? [] : ["-I", options.source];
+    const argv = ["ping", "-n", "-i", String(count / rate), ...source, target];
+    // Their packets take turns, so that no gap is longer than the rate says.
+    this.#streams = Array.from({ length: count }, (_, index) => new Stream(argv, index / rate, start));
   }
 
   /** Waits until that many packets were sent since the start. */
@@ -70,30 +72,53 @@ export class Ping {
 
   /** Ends the ping, after waiting (at most the late limit) for the replies to what was sent before the call. */
   async stop(): Promise<PingResult> {
-    const sent = await this.#count();
-    try {
-      await waitFor(() => this.#missing(sent).length === 0, { limitMs: this.#lateMs, what: "stragglers" });
-    } catch {
-      // What has not come by now is lost, and counted as such below.
-    }
-    this.#process.kill("SIGINT");
-    await this.#process.exited;
-    const missing = this.#missing(sent);
-    const times = [...this.#replies].filter(([number]) => number <= sent);
-    const late = times.filter(([, ms]) => ms > this.#lateMs);
-    const lostNumbers = [...missing, ...late.map(([number]) => number)].toSorted((a, b) => a - b);
+    const outcomes = await Promise.all(this.#streams.map((stream) => stream.stop(this.#lateMs)));
+    const sum = (of: (outcome: Outcome) => number): number =>
+      outcomes.reduce((total, outcome) => total + of(outcome), 0);
+    const lost = sum(({ lostNumbers }) => lostNumbers.length);
+    const sent = sum((outcome) => outcome.sent);
     return {
       sent,
-      received: sent - lostNumbers.length,
-      lost: lostNumbers.length,
-      late: late.length,
-      maxMs: times.reduce((max, [, ms]) => Math.max(max, ms), 0),
-      lostNumbers: lostNumbers.slice(0, namedLosses),
+      received: sent - lost,
+      lost,
+      late: sum(({ late }) => late),
+      maxMs: outcomes.reduce((max, outcome) => Math.max(max, outcome.maxMs), 0),
+      lostNumbers: outcomes
+        .flatMap(({ lostNumbers }) => lostNumbers)
+        .toSorted((a, b) => a - b)
+        .slice(0, namedLosses),
     };
   }
 
-  /** Asks ping (SIGQUIT) how many packets it has sent. Fails when it has ended. */
   async #count(): Promise<number> {
+    const counts = await Promise.all(this.#streams.map((stream) => stream.count()));
+    return counts.reduce((total, count) => total + count, 0);
+  }
+}
+
+interface Outcome {
+  readonly sent: number;
+  readonly late: number;
+  readonly maxMs: number;
+  readonly lostNumbers: readonly number[];
+}
+
+/** One process of ping. */
+class Stream {
+  readonly #process: LabProcess;
+  /** Round trip in ms by sequence number. */
+  readonly #replies = new Map<number, number>();
+  #highest = 0;
+  #sent = 0;
+  #counts = 0;
+
+  constructor(argv: readonly string[], delaySeconds: number, start: StartPing) {
+    const later = ["sh", "-c", 'sleep "$0"; exec "$@"', String(delaySeconds)];
+    this.#process = start([...later, ...argv], (line) => this.#take(line));
+  }
+
+  /** Asks ping (SIGQUIT) how many packets it has sent. Fails when it has ended. */
+  async count(): Promise<number> {
     const wait = { limitMs: countLimitMs, everyMs: 2 };
     await waitFor(() => this.#process.exit !== undefined || catchesQuit(this.#process.pid), {
       ...wait,
@@ -107,6 +132,25 @@ export class Ping {
     });
     if (this.#counts === before) throw new Error(this.#process.describe());
     return this.#sent;
+  }
+
+  async stop(lateMs: number): Promise<Outcome> {
+    const sent = await this.count();
+    try {
+      await waitFor(() => this.#missing(sent).length === 0, { limitMs: lateMs, what: "stragglers" });
+    } catch {
+      // What has not come by now is lost, and counted as such below.
+    }
+    this.#process.kill("SIGINT");
+    await this.#process.exited;
+    const times = [...this.#replies].filter(([number]) => number <= sent);
+    const late = times.filter(([, ms]) => ms > lateMs);
+    return {
+      sent,
+      late: late.length,
+      maxMs: times.reduce((max, [, ms]) => Math.max(max, ms), 0),
+      lostNumbers: [...this.#missing(sent), ...late.map(([number]) => number)],
+    };
   }
 
   #missing(sent: number): number[] {
@@ -131,7 +175,7 @@ export class Ping {
     this.#counts++;
   }
 
-  /** ICMP numbers have 16 bits and start again after 5.5 minutes at 200 a second: the nearest to the highest is meant. */
+  /** ICMP numbers have 16 bits and start again after 22 minutes at 50 a second: the nearest to the highest is meant. */
   #unwrap(number: number): number {
     return number + 65_536 * Math.round((this.#highest - number) / 65_536);
   }
