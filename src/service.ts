@@ -298,8 +298,10 @@ export class Service {
     const locks = acquireLocks({ dataDirectory, interfaceName: this.#interfaceName });
     try {
       const run = createRunCommand();
-      // Before the key is made: a host that cannot run this is left as it was.
-      const { key, made, problems } = await ensureKeyFile(join(dataDirectory, keyFileName));
+      const keyPath = join(dataDirectory, keyFileName);
+      // Before a key is made: a host that cannot run this is left as it was.
+      if ((await readKeyFile(keyPath)) === undefined) await chooseImplementation({ run, wireguard });
+      const { key, made, problems } = await ensureKeyFile(keyPath);
       this.#log.redact(key.reveal());
       if (made) this.#log.info("Made a private key", { publicKey: key.publicKey });
       await removeLeftovers(dataDirectory).catch((error: unknown) => {
