@@ -81,6 +81,8 @@ export interface Preview {
 
 const defaultListenPort = 7838;
 const defaultResyncSeconds = 30;
+/** A host that takes longer to be read (`wg` hangs) is told of as it was last seen: who asks waits 2 s (commands/status.ts). */
+const statusReadMs = 1_000;
 /** Longer without a turn of its loop, and the agent says that it is not healthy. */
 const healthyTurnMs = 60_000;
 
@@ -490,12 +492,16 @@ export class Service {
   }
 
   async #readHost(session: Session | undefined): Promise<SeenHost | undefined> {
+    const done = new AbortController();
     try {
-      return await session?.host.read();
+      const late = this.#clock.sleep(statusReadMs, done.signal).then(() => undefined);
+      return await Promise.race([session?.host.read(), late]);
     } catch (error) {
       // The status answers all the same, with what was seen last.
       this.#log.debug("Cannot read this host for the status", { error: messageOf(error) });
       return undefined;
+    } finally {
+      done.abort();
     }
   }
 }
