@@ -89,6 +89,7 @@ export class Lab {
   readonly #machines = new Map<string, Machine>();
   readonly #namespaces: Namespace[] = [];
   readonly #endings: (() => void)[] = [];
+  #lastNumber = 0;
   #disposed = false;
 
   private constructor(mark: string, underlay: Namespace) {
@@ -138,7 +139,8 @@ export class Lab {
     if (!/^[a-z0-9-]{1,12}$/.test(name) || this.#machines.has(name)) {
       throw new Error(`Cannot add machine "${name}": expected a new name of 1 to 12 of a-z, 0-9 and dash`);
     }
-    const number = this.#machines.size + 1;
+    // Taken before anything is waited for: machines may be added side by side.
+    const number = ++this.#lastNumber;
     const address = options.address ?? `192.0.2.${number}`;
     const address6 = options.address6 ?? `2001:db8::${number.toString(16)}`;
     const namespace = await this.#namespace(name);
