@@ -165,6 +165,18 @@ const rawCuratorDefinition = {
   },
 } as const;
 
+/** Field 15, length-delimited, of that many zeros. */
+function unknownField(bytes: number): Uint8Array {
+  const head = [(15 << 3) | 2];
+  for (let rest = bytes; ; rest >>>= 7) {
+    head.push(rest < 0x80 ? rest : (rest & 0x7f) | 0x80);
+    if (rest < 0x80) break;
+  }
+  const field = new Uint8Array(head.length + bytes);
+  field.set(head);
+  return field;
+}
+
 export class FakeCurator implements AsyncDisposable {
   #server: Server | undefined;
   #host = "127.0.0.1";
@@ -233,11 +245,19 @@ export class FakeCurator implements AsyncDisposable {
     this.#nodes.delete(id);
   }
 
-  /** Sends these bytes as a message, `times` times, on every open stream or on one only; later backlogs do not change. */
-  push(bytes: Uint8Array, options: { readonly stream?: number; readonly times?: number } = {}): void {
+  /**
+   * Sends these bytes as a message, `times` times, on every open stream or on one only; later backlogs do not change.
+   * `ballast` puts a field of so many bytes behind them that no WatchEvent knows.
+   */
+  push(
+    bytes: Uint8Array,
+    options: { readonly stream?: number; readonly times?: number; readonly ballast?: number } = {},
+  ): void {
+    const message =
+      options.ballast === undefined ? bytes : Buffer.concat([bytes, unknownField(options.ballast)]);
     for (const each of this.#streams) {
       if (!each.open || (options.stream !== undefined && each.number !== options.stream)) continue;
-      for (let sent = 0; sent < (options.times ?? 1); sent++) this.#enqueue(each, bytes);
+      for (let sent = 0; sent < (options.times ?? 1); sent++) this.#enqueue(each, message);
     }
   }
 

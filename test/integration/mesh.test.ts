@@ -219,14 +219,6 @@ describe("what changes nothing", () => {
 });
 
 describe("pictures", () => {
-  const named = (count: number) =>
-    Array.from({ length: count }, (_, at) =>
-      paperNode(`node-${at + 1}`, `198.51.100.${at + 1}`, [`10.192.${at + 100}.0/24`]),
-    );
-  const putAll = async (curator: RemoteCurator, nodes: readonly { readonly bytes: Uint8Array }[]) => {
-    for (const { bytes } of nodes) await curator.call.put(bytes);
-  };
-
   test("a node that was removed while the Curator was away goes with the full picture, and not before", async () => {
     await using stage = await Stage.create(lab);
     const [gone, ...stay] = named(3);
@@ -312,4 +304,18 @@ describe("pictures", () => {
 function comparable(line: string): string {
   const [key, , endpoint, allowedIps, , , , keepalive] = line.split("\t");
   return [key, endpoint, allowedIps?.split(",").toSorted().join(","), keepalive].join(" ");
+}
+
+/** As many nodes that nobody runs. */
+function named(count: number): readonly ReturnType<typeof paperNode>[] {
+  return Array.from({ length: count }, (_, at) =>
+    paperNode(`node-${at + 1}`, `198.51.100.${at + 1}`, [`10.192.${at + 100}.0/24`]),
+  );
+}
+
+async function putAll(
+  curator: RemoteCurator,
+  nodes: readonly { readonly bytes: Uint8Array }[],
+): Promise<void> {
+  for (const { bytes } of nodes) await curator.call.put(bytes);
 }

@@ -73,9 +73,17 @@ export class BarePeer {
   async know(agent: Agent): Promise<void> {
     const { node: known } = await agent.status((status) => status.node.publicKey !== null, 10_000);
     await this.machine.exec([
-      ...["wg", "set", device, "peer", known.publicKey ?? "", "endpoint", `${agent.machine.address}:7838`],
-      ...["allowed-ips", [...clusterNets, `${agent.machine.address}/32`].join(",")],
-      ...["persistent-keepalive", String(this.#keepaliveSeconds)],
+      "wg",
+      "set",
+      device,
+      "peer",
+      known.publicKey ?? "",
+      "endpoint",
+      `${agent.machine.address}:7838`,
+      "allowed-ips",
+      [...clusterNets, `${agent.machine.address}/32`].join(","),
+      "persistent-keepalive",
+      String(this.#keepaliveSeconds),
     ]);
   }
 

@@ -8,7 +8,7 @@
  */
 import type { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, podOf, scriptedCurator, type AgentOptions } from "./agent.ts";
-import { BarePeer, newKey, type BarePeerOptions } from "./bare-peer.ts";
+import { BarePeer, type BarePeerOptions } from "./bare-peer.ts";
 import type { Lab, Machine } from "./lab.ts";
 import { long } from "./long.ts";
 import type { Ping, PingResult } from "./ping.ts";
@@ -71,7 +71,8 @@ export class Stage implements AsyncDisposable {
         nodeId: "a",
         pod: podOf(1).slice(0, 1),
         path: recorder.path,
-        ...(options.flags === undefined ? {} : { flags: options.flags }),
+        // Many a test waits for a comparison or two with the host.
+        flags: ["--resync", "1", ...(options.flags ?? [])],
       };
       const agent = await Agent.start(await freshMachine(lab, "a"), agentOptions);
       return new Stage({ lab, curator, recorder, directory, agent });
@@ -90,8 +91,10 @@ export class Stage implements AsyncDisposable {
   /** A real peer that is announced, and answers. */
   async peer(id: string, number: number, options: BarePeerOptions = {}): Promise<BarePeer> {
     const peer = await BarePeer.start(await freshMachine(this.lab, id), number, options);
-    await peer.know(this.agent);
     await this.curator.call.put(peer.node(id));
+    await this.agent.peers((peers) => peers.some(([key]) => key === peer.publicKey), soonMs);
+    // Not before: a first word that is not understood is repeated only after five seconds.
+    await peer.know(this.agent);
     await this.agent.machine.reach(peer.target, { limitMs: soonMs });
     return peer;
   }
@@ -101,9 +104,9 @@ export class Stage implements AsyncDisposable {
     wanted: readonly (readonly [key: string, allowedIps: string])[],
     limitMs = soonMs,
   ): Promise<void> {
-    const text = JSON.stringify(wanted.map(([key, ips]) => [key, sorted(ips)]).toSorted());
+    const text = shownAs(wanted);
     await this.agent.peers(
-      (peers) => JSON.stringify(peers.map((peer) => [peer[0], sorted(peer[3] ?? "")]).toSorted()) === text,
+      (peers) => shownAs(peers.map((peer) => [peer[0] ?? "", peer[3] ?? ""])) === text,
       limitMs,
     );
   }
@@ -175,7 +178,7 @@ export function paperNode(
   id: string,
   address: string,
   prefixes: readonly string[],
-  key: string = newKey().publicKey,
+  key: string = crypto.getRandomValues(new Uint8Array(32)).toBase64(),
 ): { readonly bytes: Uint8Array; readonly allowed: readonly [string, string]; readonly key: string } {
   const all = [`${address}/${address.includes(":") ? 128 : 32}`, ...prefixes];
   return { bytes: node({ id, key, address, prefixes: all }), allowed: [key, all.join(",")], key };
@@ -194,6 +197,11 @@ export async function finishPing(
 /** What `finishPing` gives of a mesh that worked all the time. */
 export const nothingLost = { lost: 0, lostNumbers: [] };
 
-function sorted(allowedIps: string): string {
-  return allowedIps === "(none)" ? "" : allowedIps.split(",").toSorted().join(",");
+/** Peers in one text that says the same whatever order they and their allowed IPs come in. */
+function shownAs(peers: readonly (readonly [key: string, allowedIps: string])[]): string {
+  const lines = peers.map(([key, allowedIps]) => {
+    const each = allowedIps === "(none)" ? [] : allowedIps.split(",");
+    return [key, ...each.toSorted((a, b) => (a < b ? -1 : 1))].join(" ");
+  });
+  return lines.toSorted((a, b) => (a < b ? -1 : 1)).join("\n");
 }
