@@ -51,8 +51,10 @@ export interface AgentOptions {
   readonly pod?: readonly PodNetwork[];
   /** Default: the machine's IPv4 address. */
   readonly externalAddress?: string;
-  /** More flags, at the end. */
+  /** More flags; one of them that the agent is given anyway takes the place of that. */
   readonly flags?: readonly string[];
+  /** In front of the command: a program that becomes the agent, like `env` or `setpriv`. */
+  readonly wrapper?: readonly string[];
   /** For the front of PATH, like a recorder's. */
   readonly path?: string;
   readonly env?: Readonly<Record<string, string>>;
@@ -70,7 +72,7 @@ export class Agent {
     this.#options = options;
     this.nodeId = options.nodeId ?? machine.name;
     this.dataDirectory = join(options.directory, this.nodeId);
-    this.process = machine.spawn([executable, "run", ...this.flags], {
+    this.process = machine.spawn([...(options.wrapper ?? []), executable, "run", ...this.flags], {
       ...(options.path === undefined ? {} : { path: options.path }),
       ...(options.env === undefined ? {} : { env: options.env }),
     });
@@ -104,12 +106,9 @@ export class Agent {
       this.#options.externalAddress ?? this.machine.address,
       ...clusterNets.flatMap((each) => ["--cluster-net", each]),
       ...pod.flatMap(({ prefix }) => ["--pod-prefix", prefix]),
-      "--wireguard",
-      "userspace",
-      "--resync",
-      "2",
-      "--log-level",
-      "debug",
+      ...unlessIn(flags, "--wireguard", "userspace"),
+      ...unlessIn(flags, "--resync", "2"),
+      ...unlessIn(flags, "--log-level", "debug"),
       ...flags,
     ];
   }
@@ -137,7 +136,9 @@ export class Agent {
           .split("\n")
           .slice(1, -1)
           .map((line) => line.split("\t"));
-        return shown.code === 0 && isWanted(peers) ? peers.toSorted() : undefined;
+        return shown.code === 0 && isWanted(peers)
+          ? peers.toSorted(([a = ""], [b = ""]) => (a < b ? -1 : 1))
+          : undefined;
       },
       { limitMs, what: `peers of "${this.nodeId}" as wanted`, detail: () => this.process.describe() },
     );
@@ -153,4 +154,9 @@ export class Agent {
   async restart(flags?: readonly string[]): Promise<Agent> {
     return await Agent.start(this.machine, { ...this.#options, ...(flags === undefined ? {} : { flags }) });
   }
+}
+
+/** A flag may be given once only. */
+function unlessIn(flags: readonly string[], flag: string, value: string): readonly string[] {
+  return flags.includes(flag) ? [] : [flag, value];
 }
