@@ -1,0 +1,708 @@
+/**
+ * Starts, in good and bad surroundings: what is missing, taken, damaged or somebody else's, and what `down`, `--once`
+ * and `--dry-run` leave behind.
+ */
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync, lstatSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { chmod, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { parsePublicKey } from "../../src/core/key.ts";
+import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { parseWgConfig, renderWgConfig } from "../../src/core/wg-config.ts";
+import type { NodeId } from "../../src/core/node.ts";
+import type { Status } from "../../src/status.ts";
+import { node } from "../fakes/curator.ts";
+import type { RemoteCurator } from "../fakes/remote-curator.ts";
+import { Agent, executable, podOf, scriptedCurator, type AgentOptions } from "../lab/agent.ts";
+import { BarePeer, newKey } from "../lab/bare-peer.ts";
+import { Lab, type Machine } from "../lab/lab.ts";
+import type { ExecResult } from "../lab/namespace.ts";
+import { finishPing, freshMachine, nothingLost, paperNode, soonMs } from "../lab/stage.ts";
+import { waitFor } from "../lab/wait.ts";
+
+let lab: Lab;
+let curator: RemoteCurator & { readonly machine: Machine };
+beforeAll(async () => {
+  lab = await Lab.create();
+  curator = await scriptedCurator(lab);
+});
+afterAll(async () => {
+  await curator[Symbol.asyncDispose]();
+  await lab.dispose();
+});
+
+/** A machine on which agent "a" has not been started yet. */
+class Place {
+  readonly machine: Machine;
+  readonly options: AgentOptions;
+  readonly data: string;
+  #agents: Agent[] = [];
+
+  private constructor(machine: Machine, options: AgentOptions) {
+    this.machine = machine;
+    this.options = options;
+    this.data = join(options.directory, "a");
+  }
+
+  static async create(more: Partial<AgentOptions> = {}): Promise<Place> {
+    return new Place(await freshMachine(lab, "a"), {
+      curator: curator.address,
+      directory: await lab.directory(),
+      nodeId: "a",
+      pod: podOf(1).slice(0, 1),
+      ...more,
+    });
+  }
+
+  async start(more: Partial<AgentOptions> = {}): Promise<Agent> {
+    const agent = await Agent.start(this.machine, { ...this.options, ...more });
+    this.#agents.push(agent);
+    return agent;
+  }
+
+  spawn(more: Partial<AgentOptions> = {}): Agent {
+    const agent = Agent.spawn(this.machine, { ...this.options, ...more });
+    this.#agents.push(agent);
+    return agent;
+  }
+
+  /** Runs the agent to its end. */
+  async run(more: Partial<AgentOptions> = {}, limitMs = 20_000): Promise<Outcome> {
+    const { process } = this.spawn(more);
+    await waitFor(() => process.exit !== undefined, {
+      limitMs,
+      what: "the end",
+      detail: () => process.describe(),
+    });
+    return { code: process.exit?.code, stdout: process.stdout, stderr: process.stderr };
+  }
+
+  /** `clusternet COMMAND --data-dir …` on this machine. */
+  async command(name: string, ...flags: readonly string[]): Promise<ExecResult> {
+    return await this.machine.run([executable, name, "--data-dir", this.data, ...flags]);
+  }
+
+  async statusJson(): Promise<Status> {
+    return JSON.parse((await this.command("status", "--json")).stdout);
+  }
+
+  /** Makes the data directory with a key, as an earlier run would have. */
+  async prepareKey(key = newKey()): Promise<ReturnType<typeof newKey>> {
+    await mkdir(this.data, { recursive: true, mode: 0o700 });
+    await writeFile(join(this.data, "private.key"), `${key.reveal()}\n`, { mode: 0o600 });
+    return key;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const agent of this.#agents) if (agent.process.exit === undefined) await agent.kill();
+  }
+}
+
+interface Outcome {
+  readonly code: number | undefined;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Everything of the host's network that the program might touch. */
+async function snapshot(machine: Machine): Promise<Record<string, readonly string[]>> {
+  const commands = {
+    ruleset: ["nft", "list", "ruleset"],
+    rules: ["ip", "rule"],
+    rules6: ["ip", "-6", "rule"],
+    routes: ["ip", "route", "show", "table", "all"],
+    routes6: ["ip", "-6", "route", "show", "table", "all"],
+    addresses: ["ip", "-o", "address"],
+    links: ["ip", "-o", "link"],
+    uapi: ["ls", "/run/wireguard"],
+  };
+  const found: Record<string, readonly string[]> = {};
+  for (const [name, argv] of Object.entries(commands)) {
+    found[name] = (await machine.exec(argv)).trimEnd().split("\n").toSorted();
+  }
+  return found;
+}
+
+const problemsOf = (status: Status): readonly string[] => status.problems.map(({ kind }) => kind).toSorted();
+
+const publicKeyOf = async (machine: Machine): Promise<string> =>
+  (await machine.exec(["wg", "show", "clusternet", "public-key"])).trim();
+
+/** GET on the agent's socket. */
+async function get(data: string, path: string): Promise<{ status: number; text: string }> {
+  const response = await fetch(`http://agent${path}`, { unix: join(data, "clusternet.sock") });
+  return { status: response.status, text: await response.text() };
+}
+
+describe("a start without any Curator", () => {
+  test("has the mesh of the last file within 2 s, and says where it comes from and how old it is (case 26)", async () => {
+    await using place = await Place.create();
+    const agent = await place.start();
+    const b = await BarePeer.start(await freshMachine(lab, "b"), 2);
+    await b.know(agent);
+    await curator.call.put(b.node("b"));
+    await place.machine.reach(b.target, { limitMs: soonMs });
+    await agent.kill();
+    await curator.call.remove("b");
+    // As after a boot: nothing of it is left but the files.
+    await place.machine.ip(
+      "link delete clusternet",
+      "route flush proto 129",
+      "address flush dev lo to 10.192.0.0/11",
+    );
+    await place.machine.exec(["ip", "-6", "route", "flush", "proto", "129"]);
+
+    const started = performance.now();
+    const again = place.spawn({ curator: "192.0.2.250:7835" });
+    await again.peers((peers) => peers.length === 1, 2_000);
+    await waitFor(
+      async () =>
+        (await place.machine.exec(["ip", "route", "show", "proto", "129"])).includes("dev clusternet"),
+      {
+        limitMs: 2_000,
+        what: "the route",
+      },
+    );
+    expect(performance.now() - started).toBeLessThan(2_000);
+    await place.machine.reach(b.target, { limitMs: soonMs });
+    expect(await finishPing(place.machine.ping(b.target), 100)).toEqual(nothingLost);
+    const status = await again.status((found) => found.problems.length > 0, 30_000);
+    expect(status).toMatchObject({
+      agent: { ready: true },
+      curator: { state: "connecting", fullPicture: false },
+      source: "file",
+      sourceAt: statSync(join(place.data, "clusternet.conf")).mtime.toISOString(),
+      problems: [{ kind: "curator-unreachable" }],
+    });
+    expect(await get(place.data, "/readyz")).toEqual({ status: 200, text: "ok\n" });
+    expect((await place.command("status")).stdout).toMatch(/from the file, as of \S+ \(\d+ (s|min) ago\)/);
+  });
+
+  test("and without a file is not ready, and says what is missing (case 26)", async () => {
+    await using place = await Place.create({ curator: "192.0.2.250:7835" });
+    await place.start();
+    const { status, text } = await get(place.data, "/readyz");
+    expect({ status, text }).toEqual({
+      status: 503,
+      text: expect.stringContaining("full picture of a Curator"),
+    });
+    expect((await get(place.data, "/healthz")).status).toBe(200);
+  });
+
+  const mesh = {
+    peers: [
+      {
+        nodeId: "x" as NodeId,
+        publicKey: parsePublicKey("HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw="),
+        address: parseAddress("198.51.100.7"),
+        prefixes: [parsePrefix("10.192.7.0/24")],
+      },
+    ],
+  };
+  test.each([
+    { name: "cut in the middle", text: (own: string) => own.slice(0, own.length - 70) },
+    { name: "full of other bytes", text: () => "\u0000\u0001garbage" },
+    {
+      name: "of another key",
+      text: () => renderWgConfig({ listenPort: 7838, mesh }, newKey()),
+    },
+    {
+      name: "of wg-quick",
+      text: (own: string) =>
+        own.replace("[Interface]", "[Interface]\nAddress = 10.192.1.1/24\nPostUp = true"),
+    },
+    { name: "with a misspelt key", text: (own: string) => own.replace("PrivateKey", "PrivatKey") },
+  ])(
+    "is not worse with a file $name: reported, the working interface stays, the file comes back (case 26)",
+    async ({ text }) => {
+      await using place = await Place.create();
+      const agent = await place.start();
+      const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
+      await curator.call.put(paper.bytes);
+      await agent.peers((peers) => peers.length === 1, soonMs);
+      await agent.kill();
+      const conf = join(place.data, "clusternet.conf");
+      const good = await readFile(conf, "utf8");
+      const damaged = text(good);
+      await writeFile(conf, damaged);
+
+      const alone = await place.start({ curator: "192.0.2.250:7835" });
+      const status = await alone.status(
+        ({ problems }) => problems.some(({ kind }) => kind === "source-failed"),
+        soonMs,
+      );
+      expect(status.problems.find(({ kind }) => kind === "source-failed")?.message).toContain(conf);
+      const secret = parseWgConfig(good).privateKey.reveal();
+      expect(`${JSON.stringify(status)}${alone.process.stderr}`).not.toContain(secret.slice(0, 20));
+      // Compared with the interface once more before it is looked at.
+      await place.machine.ip("link set clusternet mtu 1300");
+      await waitFor(
+        async () => (await place.machine.exec(["ip", "link", "show", "clusternet"])).includes("mtu 1420"),
+        {
+          limitMs: soonMs,
+          what: "the MTU set right",
+        },
+      );
+      await alone.peers((peers) => peers.length === 1 && peers[0]?.[0] === paper.key, 1_000);
+      expect(await readFile(conf, "utf8")).toBe(damaged);
+      await alone.kill();
+
+      await place.start();
+      await waitFor(async () => (await readFile(conf, "utf8")) === good, {
+        limitMs: soonMs,
+        what: "the file written anew",
+        detail: () => readFileSync(conf, "utf8").replace(secret, "KEY"),
+      });
+      await curator.call.remove("b");
+    },
+  );
+});
+
+describe("a UDP port that somebody holds", () => {
+  test("is named with the interface, waited for, and used as soon as it is free; --once ends with 69 (case 28)", async () => {
+    await using place = await Place.create();
+    const { machine } = place;
+    await machine.exec(["wireguard-go", "holder"]);
+    await machine.exec(["wg", "set", "holder", "listen-port", "7838"]);
+    await machine.ip("link set holder up");
+    const once = await place.run({ flags: ["--once"] });
+    expect([once.code, once.stderr]).toEqual([69, expect.stringMatching(/UDP port 7838 .*"clusternet"/)]);
+
+    const agent = await place.start();
+    const waiting = await agent.status(({ problems }) => problems.length > 0, soonMs);
+    expect(waiting).toMatchObject({
+      agent: { ready: false, reasons: [expect.stringMatching(/UDP port 7838 .*"clusternet"/)] },
+      problems: [{ kind: "port-in-use" }],
+    });
+    expect((await get(place.data, "/readyz")).status).toBe(503);
+    await machine.ip("link delete holder");
+    await agent.status(({ agent: { ready }, problems }) => ready && problems.length === 0, 20_000);
+    expect((await machine.exec(["wg", "show", "clusternet", "listen-port"])).trim()).toBe("7838");
+  });
+});
+
+describe("a key file", () => {
+  test("that cannot be used ends the start with 78, stays as it is, and the interface keeps its key (case 29)", async () => {
+    await using place = await Place.create();
+    const agent = await place.start();
+    await agent.status(({ agent: { ready } }) => ready, soonMs);
+    await agent.kill();
+    const path = join(place.data, "private.key");
+    const key = (await readFile(path, "utf8")).trim();
+    const before = await publicKeyOf(place.machine);
+    const broken: Readonly<Record<string, () => Promise<void>>> = {
+      empty: () => writeFile(path, ""),
+      "cut to 20 characters": () => writeFile(path, key.slice(0, 20)),
+      "of 45 characters": () => writeFile(path, `${key}x`),
+      "with a typo": () => writeFile(path, key.replace(/^./, "*")),
+      "a directory": () => mkdir(path),
+      "a symbolic link to nowhere": () => symlink("/nowhere", path),
+    };
+    const found: Record<string, unknown> = {};
+    for (const [name, make] of Object.entries(broken)) {
+      await rm(path, { recursive: true });
+      await make();
+      const identity = (): string => {
+        const { ino, size, mtimeMs } = lstatSync(path);
+        return `${ino} ${size} ${mtimeMs}`;
+      };
+      const was = identity();
+      const { code, stderr } = await place.run();
+      found[name] = {
+        code,
+        namesFile: stderr.includes(path),
+        remedy: stderr.includes("Put the right key back"),
+        secret: stderr.includes(key.slice(1, 20)),
+        untouched: identity() === was,
+        kept: (await publicKeyOf(place.machine)) === before,
+      };
+    }
+    const wanted = { code: 78, namesFile: true, remedy: true, secret: false, untouched: true, kept: true };
+    expect(found).toEqual(Object.fromEntries(Object.keys(broken).map((name) => [name, wanted])));
+  });
+
+  test("that others may read is closed and reported; what a crash left beside it changes nothing (case 29)", async () => {
+    await using place = await Place.create();
+    const key = await place.prepareKey();
+    await chmod(join(place.data, "private.key"), 0o644);
+    const leftover = join(place.data, ".private.key.0123456789abcdef.clusternet-tmp");
+    await writeFile(leftover, newKey().reveal().slice(0, 10));
+    const agent = await place.start();
+    const status = await agent.status(({ problems }) => problems.length > 0, soonMs);
+    expect(status.node.publicKey).toBe(key.publicKey);
+    expect(problemsOf(status)).toEqual(["key-mode"]);
+    expect((await stat(join(place.data, "private.key"))).mode & 0o777).toBe(0o600);
+    expect(existsSync(leftover)).toBe(false);
+  });
+});
+
+/** Mounts a small file system over the data directory, which only the machine sees; the path leads to it from here. */
+async function small(place: Place): Promise<string> {
+  await mkdir(place.data, { mode: 0o700 });
+  await place.machine.exec(["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", place.data]);
+  return `/proc/${place.machine.namespace.pid}/root${place.data}`;
+}
+const fill = async (inside: string): Promise<void> => {
+  const left = await Bun.$`dd if=/dev/zero of=${inside}/ballast bs=4096`.nothrow().quiet();
+  expect(left.exitCode).not.toBe(0);
+};
+
+describe("a disk", () => {
+  test("that is full gets no empty key file, and the start works once there is room (case 29)", async () => {
+    await using place = await Place.create();
+    const inside = await small(place);
+    await fill(inside);
+    const { code, stderr } = await place.run();
+    expect([code === 0, stderr]).toEqual([false, expect.stringContaining("no key was written")]);
+    expect(readdirSync(inside)).toEqual(["ballast"]);
+    await rm(join(inside, "ballast"));
+    expect((await place.run({ flags: ["--once"] })).code).toBe(0);
+    expect(readFileSync(join(inside, "private.key"), "utf8")).toHaveLength(45);
+  });
+
+  test("that runs full under the agent does not hold the mesh back; the file follows when there is room", async () => {
+    await using place = await Place.create();
+    const inside = await small(place);
+    const agent = place.spawn();
+    await agent.process.waitForLine(/Announced this node/, { limitMs: soonMs });
+    await fill(inside);
+    const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
+    await curator.call.put(paper.bytes);
+    await agent.peers((peers) => peers.length === 1, soonMs);
+    const full = await place.statusJson();
+    expect(problemsOf(full)).toContain("file-unwritable");
+    await rm(join(inside, "ballast"));
+    await waitFor(async () => problemsOf(await place.statusJson()).length === 0, {
+      limitMs: 20_000,
+      what: "the problem to end",
+      everyMs: 200,
+      detail: () => agent.process.describe(),
+    });
+    expect(readFileSync(join(inside, "clusternet.conf"), "utf8")).toContain(paper.key);
+    await curator.call.remove("b");
+  });
+
+  test("that is read-only is a problem with a key on it, and 78 without", async () => {
+    await using place = await Place.create();
+    await mkdir(place.data, { mode: 0o700 });
+    const readOnly = async (): Promise<void> => {
+      await place.machine.exec(["mount", "--bind", place.data, place.data]);
+      await place.machine.exec(["mount", "-o", "remount,ro,bind", place.data]);
+    };
+    await readOnly();
+    const without = await place.run();
+    expect([without.code, without.stderr]).toEqual([
+      78,
+      expect.stringContaining(join(place.data, "private.key")),
+    ]);
+    expect(readdirSync(place.data)).toEqual([]);
+    await place.machine.exec(["umount", place.data]);
+    await place.prepareKey();
+    await readOnly();
+    const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
+    await curator.call.put(paper.bytes);
+    const agent = place.spawn();
+    await agent.peers((peers) => peers.length === 1, soonMs);
+    await agent.process.waitForLine(/file-unwritable/, { limitMs: soonMs });
+    expect(agent.process.exit).toBeUndefined();
+    await curator.call.remove("b");
+  });
+
+  test("from which the data directory vanishes gets it back with the same key", async () => {
+    await using place = await Place.create();
+    const agent = await place.start();
+    await agent.status((status) => status.node.announcedAt !== null, soonMs);
+    const key = await readFile(join(place.data, "private.key"), "utf8");
+    const before = await publicKeyOf(place.machine);
+    await rm(place.data, { recursive: true });
+    await waitFor(
+      () => existsSync(join(place.data, "private.key")) && existsSync(join(place.data, "clusternet.sock")),
+      {
+        limitMs: soonMs,
+        what: "the data directory",
+        detail: () => agent.process.describe(),
+      },
+    );
+    expect(await readFile(join(place.data, "private.key"), "utf8")).toBe(key);
+    expect((await stat(place.data)).mode & 0o777).toBe(0o700);
+    expect((await stat(join(place.data, "private.key"))).mode & 0o777).toBe(0o600);
+    await agent.process.waitForLine(/same key was written back/, { limitMs: 1_000 });
+    await agent.status(({ agent: { ready } }) => ready, soonMs);
+    await waitFor(() => existsSync(join(place.data, "clusternet.conf")), {
+      limitMs: soonMs,
+      what: "the mesh file",
+    });
+    expect(await publicKeyOf(place.machine)).toBe(before);
+  });
+});
+
+/** A directory with nothing but these programs in it, for PATH. */
+async function pathOf(...names: readonly string[]): Promise<string> {
+  const directory = await lab.directory();
+  for (const name of names) await symlink(Bun.which(name) ?? `/nowhere/${name}`, join(directory, name));
+  return directory;
+}
+
+describe("a host that lacks something", () => {
+  test.each([
+    { name: "no wg", programs: ["ip", "wireguard-go"], prefix: [], says: /"wg".*PATH[^]*wireguard-tools/ },
+    { name: "no ip", programs: ["wg", "wireguard-go"], prefix: [], says: /"ip".*PATH[^]*iproute2/ },
+    {
+      name: "no wireguard-go",
+      programs: ["wg", "ip"],
+      prefix: [],
+      says: /wireguard-go is not in PATH[^]*apt-get install wireguard-go/,
+    },
+    {
+      name: "no CAP_NET_ADMIN",
+      programs: ["wg", "ip", "wireguard-go"],
+      prefix: ["setpriv", "--bounding-set", "-net_admin"],
+      says: /no CAP_NET_ADMIN[^]*--cap-add NET_ADMIN/,
+    },
+    {
+      name: "no /dev/net/tun",
+      programs: ["wg", "ip", "wireguard-go"],
+      prefix: ["sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh"],
+      says: /no \/dev\/net\/tun[^]*modprobe tun/,
+    },
+    {
+      name: "no kernel WireGuard where that is asked for",
+      programs: ["wg", "ip"],
+      prefix: [],
+      flags: ["--wireguard", "kernel"],
+      says: /this kernel has no WireGuard[^]*modprobe wireguard/,
+    },
+  ])(
+    "with $name ends a start with 69 within 5 s and its own message, and nothing is left (case 32)",
+    async ({ programs, prefix, says, flags = [] }) => {
+      await using place = await Place.create({ flags });
+      const before = await snapshot(place.machine);
+      const path = await pathOf(...programs);
+      const started = performance.now();
+      const { code, stderr } = await place.run({ wrapper: [...prefix, "/usr/bin/env", `PATH=${path}`] });
+      expect(performance.now() - started).toBeLessThan(5_000);
+      expect([code, stderr]).toEqual([69, expect.stringMatching(says)]);
+      expect(await snapshot(place.machine)).toEqual(before);
+      expect(existsSync(place.data) ? readdirSync(place.data) : []).toEqual([]);
+    },
+  );
+});
+
+test("--wireguard auto says in log and status which implementation runs (case 32)", async () => {
+  await using place = await Place.create({ flags: ["--wireguard", "auto"] });
+  const agent = await place.start();
+  const status = await agent.status(({ agent: { ready } }) => ready, soonMs);
+  expect(status.interface.implementation).toBe("userspace");
+  await agent.process.waitForLine(/Creating the interface .*implementation=userspace/, { limitMs: 1_000 });
+});
+
+describe("a place that is taken", () => {
+  test("by another agent, on the directory or the interface, ends the second start with 75 and names the first", async () => {
+    await using place = await Place.create();
+    const first = await place.start();
+    const pid = String((await first.status(() => true, soonMs)).agent.pid);
+    const same = await place.run();
+    expect([same.code, same.stderr]).toEqual([75, expect.stringContaining(pid)]);
+    const other = await place.run({ directory: await lab.directory() });
+    expect([other.code, other.stderr]).toEqual([75, expect.stringContaining(pid)]);
+    await first.status(({ agent: { ready } }) => ready, soonMs);
+  });
+
+  const foreign = [
+    {
+      name: "a bridge",
+      make: async (machine: Machine) => await machine.ip("link add clusternet type bridge"),
+    },
+    {
+      name: "a WireGuard with another key",
+      make: async (machine: Machine) => {
+        await machine.exec(["wireguard-go", "clusternet"]);
+        const keyFile = join(await lab.directory(), "key");
+        await writeFile(keyFile, newKey().reveal(), { mode: 0o600 });
+        await machine.exec(["wg", "set", "clusternet", "private-key", keyFile, "listen-port", "9999"]);
+      },
+    },
+  ];
+  test.each(foreign)(
+    "by $name is left alone and reported with the command that frees it; then the start goes on",
+    async ({ make }) => {
+      await using place = await Place.create();
+      await make(place.machine);
+      const before = await place.machine.exec(["ip", "-o", "link", "show", "clusternet"]);
+      const agent = await place.start();
+      const status = await agent.status(({ problems }) => problems.length > 0, soonMs);
+      expect(status).toMatchObject({
+        agent: { ready: false, reasons: [expect.stringContaining("ip link delete dev clusternet")] },
+        problems: [
+          { kind: "interface-foreign", message: expect.stringContaining("ip link delete dev clusternet") },
+        ],
+      });
+      expect(await place.machine.exec(["ip", "-o", "link", "show", "clusternet"])).toBe(before);
+      await place.machine.ip("link delete dev clusternet");
+      await agent.status(({ agent: { ready }, problems }) => ready && problems.length === 0, 20_000);
+      expect(await publicKeyOf(place.machine)).toBe(
+        (await agent.status(() => true, soonMs)).node.publicKey ?? "",
+      );
+    },
+  );
+
+  test("by a foreign route is left alone and reported; ours comes when it goes", async () => {
+    await using place = await Place.create();
+    await place.machine.ip("route add 10.192.0.0/11 dev eth0");
+    const agent = await place.start();
+    const status = await agent.status(({ problems }) => problems.length > 0, soonMs);
+    expect(status.problems).toMatchObject([
+      { kind: "route-foreign", message: expect.stringContaining("ip route delete 10.192.0.0/11 dev eth0") },
+    ]);
+    const routes = async (): Promise<string> =>
+      await place.machine.exec(["ip", "route", "show", "10.192.0.0/11"]);
+    expect(await routes()).toContain("dev eth0");
+    expect(await routes()).not.toContain("dev clusternet");
+    await place.machine.ip("route delete 10.192.0.0/11 dev eth0");
+    await agent.status(({ problems }) => problems.length === 0, soonMs);
+    expect(await routes()).toContain("dev clusternet");
+  });
+});
+
+describe("down", () => {
+  test("takes everything of ours away and nothing else, keeps key and file, and refuses while an agent runs (case 43)", async () => {
+    await using place = await Place.create();
+    const { machine } = place;
+    await machine.exec(["nft", "-f", "-"], {
+      stdin: "table inet site {\nchain in {\ntype filter hook input priority 0;\n}\n}\n",
+    });
+    const before = await snapshot(machine);
+    const agent = await place.start();
+    const status = await agent.status(({ agent: { ready } }) => ready, soonMs);
+    const refused = await place.command("down");
+    expect([refused.code, refused.stderr]).toEqual([75, expect.stringContaining(String(status.agent.pid))]);
+
+    // By hand, some of it right beside ours.
+    const add = [
+      "rule add from 198.51.100.0/24 table 77",
+      "route add 198.51.100.0/24 dev clusternet",
+      "route add 198.51.101.0/24 dev eth0 proto 129",
+      "address add 10.192.1.77/32 dev lo",
+    ];
+    await machine.ip(...add);
+    await machine.exec(["nft", "add", "table", "inet", "foreign"]);
+    expect(await snapshot(machine)).not.toEqual(before);
+    expect((await agent.process.stop()).code).toBe(0);
+    const files = readdirSync(place.data).filter((name) => !name.endsWith(".state"));
+    const key = await readFile(join(place.data, "private.key"), "utf8");
+
+    expect((await place.command("down")).code).toBe(0);
+    expect((await place.command("down")).code).toBe(0);
+    expect(readdirSync(place.data).filter((name) => !name.endsWith(".state"))).toEqual(files);
+    expect(await readFile(join(place.data, "private.key"), "utf8")).toBe(key);
+    // Each of these fails when it is not there any more; the route through our interface went with that.
+    await machine.ip(
+      "rule delete from 198.51.100.0/24 table 77",
+      "route delete 198.51.101.0/24 dev eth0 proto 129",
+      "address delete 10.192.1.77/32 dev lo",
+    );
+    await machine.exec(["nft", "delete", "table", "inet", "foreign"]);
+    expect(await snapshot(machine)).toEqual(before);
+  });
+});
+
+describe("--once", () => {
+  test("applies, announces and ends with 0; without a Curator with 75, saying what is missing", async () => {
+    await using place = await Place.create();
+    const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
+    await curator.call.put(paper.bytes);
+    const done = await place.run({ flags: ["--once"] });
+    expect(done.code).toBe(0);
+    const shown = await place.machine.exec(["wg", "show", "clusternet", "peers"]);
+    expect(shown.trim()).toBe(paper.key);
+    const own = await publicKeyOf(place.machine);
+    const { announcements } = await curator.call.seen();
+    expect(announcements.at(-1)).toMatchObject({
+      nodeId: "a",
+      key: own,
+      prefixes: [`${place.machine.address}/32`, "10.192.1.0/24"],
+    });
+    const late = await place.run({ curator: "192.0.2.250:7835", flags: ["--once", "--timeout", "1"] });
+    expect([late.code, late.stderr]).toEqual([
+      75,
+      expect.stringContaining("no full picture has come from a Curator"),
+    ]);
+    expect((await place.machine.exec(["wg", "show", "clusternet", "peers"])).trim()).toBe(paper.key);
+    await curator.call.remove("b");
+  });
+
+  test("--dry-run prints file and steps, the key hidden, and changes nothing, also beside a running agent", async () => {
+    await using place = await Place.create();
+    const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
+    await curator.call.put(paper.bytes);
+    const before = await snapshot(place.machine);
+    const announced = (await curator.call.seen()).announcements.length;
+    const fresh = await place.run({ flags: ["--once", "--dry-run"] });
+    expect(fresh.code).toBe(0);
+    expect(existsSync(place.data)).toBe(false);
+    expect(await snapshot(place.machine)).toEqual(before);
+    expect((await curator.call.seen()).announcements.length).toBe(announced);
+    const wanted = [
+      /^PrivateKey = \(hidden\)$/m,
+      new RegExp(`^PublicKey = ${RegExp.escape(paper.key)}$`, "m"),
+      /^# node = b$/m,
+      /ip link/,
+      /^ip -4 route add 10\.192\.0\.0\/11 dev clusternet /m,
+    ];
+    expect(wanted.filter((pattern) => !pattern.test(fresh.stdout)).map(String)).toEqual([]);
+
+    const agent = await place.start();
+    await agent.peers((peers) => peers.length === 1, soonMs);
+    await agent.status((status) => status.node.announcedAt !== null, soonMs);
+    const during = await snapshot(place.machine);
+    const beside = await place.run({ flags: ["--once", "--dry-run"] });
+    expect([beside.code, beside.stdout]).toEqual([
+      0,
+      expect.stringContaining("# nothing: this host is as wanted"),
+    ]);
+    const secret = (await readFile(join(place.data, "private.key"), "utf8")).trim();
+    expect(beside.stdout + beside.stderr).not.toContain(secret.slice(0, 20));
+    expect(await snapshot(place.machine)).toEqual(during);
+    await curator.call.remove("b");
+  });
+});
+
+describe("status", () => {
+  test("--check is 0 for a good mesh, 3 for a problem and without an agent; a stopped agent is passed over in 3 s", async () => {
+    await using place = await Place.create();
+    const agent = await place.start();
+    await agent.status((status) => status.node.announcedAt !== null, soonMs);
+    const check = async (): Promise<number | undefined> => (await place.command("status", "--check")).code;
+    expect(await check()).toBe(0);
+    await curator.call.put(node({ id: "b", key: "unusable", address: "198.51.100.1" }));
+    await agent.status(({ problems }) => problems.length > 0, soonMs);
+    expect(await check()).toBe(3);
+    await curator.call.remove("b");
+    await agent.status(({ problems }) => problems.length === 0, soonMs);
+    expect(await check()).toBe(0);
+
+    agent.process.kill("SIGSTOP");
+    const started = performance.now();
+    const stopped = await place.command("status", "--check");
+    expect(performance.now() - started).toBeLessThan(3_500);
+    expect([stopped.code, stopped.stdout]).toEqual([3, expect.stringContaining("clusternet.sock")]);
+    agent.process.kill("SIGCONT");
+    expect(await check()).toBe(0);
+    await agent.process.stop();
+    expect(await check()).toBe(3);
+  });
+});
+
+describe("an interface name", () => {
+  test.each(["clusternet-0123456", "a/b", "a b", ".", "", "all", "default", "lo", "-x"])(
+    "%p is refused with 64 and the limit, and nothing is made (case 31)",
+    async (name) => {
+      await using place = await Place.create();
+      const before = await snapshot(place.machine);
+      const { code, stderr } = await place.run({ flags: [`--interface=${name}`] });
+      expect([code, stderr]).toEqual([64, expect.stringContaining("1 to 15 characters")]);
+      expect(existsSync(place.data)).toBe(false);
+      expect(await snapshot(place.machine)).toEqual(before);
+    },
+  );
+});
