@@ -38,9 +38,13 @@ async function leakyPrograms(keyFile: string): Promise<{ readonly path: string; 
     const failing = `case "$1" in set|syncconf)
   n=$(($(cat '${count}' 2>/dev/null || echo 0) + 1))
   echo $n >'${count}'
-  if [ $n -le 4 ]; then
+  if [ $n -le 3 ]; then
     key=$(cat '${keyFile}')
-    if [ $((n % 2)) = 1 ]; then line="PrivatKey = $key"; else line="PrivateKey = \${key}x"; fi
+    case $n in
+      1) line="PrivateKey = $(echo "$key" | sed 's/./*/20')" ;;
+      2) line="PrivatKey = $key" ;;
+      3) line="PrivateKey = \${key}x" ;;
+    esac
     printf '[Interface]\\n%s\\n' "$line" >'${broken}'
     '${real}' setconf clusternet '${broken}'
     rm '${broken}'
