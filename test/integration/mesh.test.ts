@@ -100,8 +100,9 @@ describe("keys", () => {
     const b = await stage.peer("b", 2);
     await stage.recorder.clear();
     const ping = stage.agent.machine.ping(b.target);
-    await stage.curator.call.put(paperNode("c", "198.51.100.3", ["10.192.3.0/24"], b.publicKey).bytes);
-    expect(await stage.problems((problems) => problems.length > 0)).toEqual(["key-taken c"]);
+    // Its ID is the smaller one: among newcomers it would win.
+    await stage.curator.call.put(paperNode("a-c", "198.51.100.3", ["10.192.3.0/24"], b.publicKey).bytes);
+    expect(await stage.problems((problems) => problems.length > 0)).toEqual(["key-taken a-c"]);
     await stage.resyncs(1);
     await stage.holds([b.allowed]);
     expect(await stage.recorder.changes()).toEqual([]);
@@ -150,10 +151,11 @@ describe("disputed prefixes", () => {
     await using stage = await Stage.create(lab);
     const b = paperNode("b", "198.51.100.2", ["10.192.4.0/24"]);
     const c = paperNode("c", "198.51.100.3", ["10.192.4.0/24"]);
-    const mesh = [b.allowed, [c.key, "198.51.100.3/32"]] as const;
-    await stage.curator.call.put(b.bytes);
-    await stage.holds([b.allowed]);
+    // Node c was there first; among newcomers b would win.
+    const mesh = [c.allowed, [b.key, "198.51.100.2/32"]] as const;
     await stage.curator.call.put(c.bytes);
+    await stage.holds([c.allowed]);
+    await stage.curator.call.put(b.bytes);
     await stage.holds(mesh);
     await stage.recorder.clear();
     for (let sent = 0; sent < 200; sent++) {
@@ -162,7 +164,7 @@ describe("disputed prefixes", () => {
     await stage.caughtUp();
     await stage.holds(mesh);
     expect(await stage.recorder.changes()).toEqual([]);
-    expect(await stage.problems(() => true)).toEqual(["prefix-taken c"]);
+    expect(await stage.problems(() => true)).toEqual(["prefix-taken b"]);
     const logged = stage.agent.process.lines.filter(({ text }) => text.includes("prefix-taken"));
     expect(logged.map(({ text }) => text.includes("No longer"))).toEqual([false]);
   });
