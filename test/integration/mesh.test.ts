@@ -181,7 +181,7 @@ describe("what changes nothing", () => {
     await stage.holds([[key, prefixes.join(",")]]);
     const { announcements } = await stage.curator.call.seen();
     const [{ key: ownKey, prefixes: ownPrefixes } = { key: "", prefixes: [] }] = announcements;
-    const self = (): Uint8Array => node({ id: "a", key: ownKey, prefixes: shuffled(ownPrefixes) });
+    const self = (prefixes = shuffled(ownPrefixes)): Uint8Array => node({ id: "a", key: ownKey, prefixes });
     const fileBefore = await stat(stage.file, { bigint: true });
     await stage.recorder.clear();
 
@@ -189,6 +189,7 @@ describe("what changes nothing", () => {
       const nodes = shuffled([b(), self()]).map((each) => shuffleMessage(each));
       await stage.curator.call.push(shuffleMessage(event({ nodes })));
     }
+    await stage.curator.call.push(event({ nodes: [self([...ownPrefixes].toReversed())] }));
     await stage.caughtUp();
     expect(await stage.recorder.changes()).toEqual([]);
     const fileAfter = await stat(stage.file, { bigint: true });
