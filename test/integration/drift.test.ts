@@ -55,7 +55,7 @@ async function back(stage: Stage, wanted: Record<string, unknown>, limitMs: numb
   );
 }
 
-/** `--resync` of the agents here is 2 s; the rest is for a busy machine. */
+/** `--resync` of the agents here is 1 s; the rest is for a busy machine. */
 const repairMs = 4_000;
 
 describe("the interface", () => {

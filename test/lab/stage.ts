@@ -65,6 +65,7 @@ export class Stage implements AsyncDisposable {
       await options.prepare?.(curator);
       const recorder = await lab.recorder();
       const directory = await lab.directory();
+      const { flags = [] } = options;
       const agentOptions: AgentOptions = {
         curator: [curator.address, ...(options.curators ?? [])],
         directory,
@@ -72,7 +73,7 @@ export class Stage implements AsyncDisposable {
         pod: podOf(1).slice(0, 1),
         path: recorder.path,
         // Many a test waits for a comparison or two with the host.
-        flags: ["--resync", "1", ...(options.flags ?? [])],
+        flags: flags.includes("--resync") ? flags : ["--resync", "1", ...flags],
       };
       const agent = await Agent.start(await freshMachine(lab, "a"), agentOptions);
       return new Stage({ lab, curator, recorder, directory, agent });
