@@ -100,6 +100,8 @@ export class Pull {
   #heldAsked: number | undefined;
   #lastTurnMs = 0;
   #everApplied = false;
+  /** The mesh that the log knows of. */
+  #told: Mesh = { peers: [] };
 
   constructor(settings: PullSettings, parts: PullParts) {
     this.#settings = settings;
@@ -242,7 +244,7 @@ export class Pull {
     if (result.done.length > 0) {
       log.info("Applied the mesh", { peers: wanted.peers.length, steps: result.done.length });
     }
-    this.#tellChanges(wanted.peers);
+    if (result.complete) this.#tellChanges({ peers: wanted.peers });
     if (written && result.complete) {
       this.#retryAtMs = undefined;
       this.#backoff.reset();
@@ -254,10 +256,11 @@ export class Pull {
     if (this.#rules !== this.#currentRules(this.#parts.own.get())) this.#bell.poke();
   }
 
-  /** One line a peer that came, went or changed; of many the first ones and a count. */
-  #tellChanges(peers: Mesh["peers"]): void {
+  /** One line a peer that came, went or changed, when it holds; of many the first ones and a count. */
+  #tellChanges(mesh: Mesh): void {
     const { log } = this.#parts;
-    const changes = diffMeshes(this.state.get().mesh, { peers });
+    const changes = diffMeshes(this.#told, mesh);
+    this.#told = mesh;
     for (const { kind, peer } of changes.slice(0, loggedSingly)) {
       log.info(`Peer ${kind}`, {
         node: peer.nodeId,
