@@ -116,6 +116,14 @@ export class Pull {
       this.#parts.log.warn("Cannot read this host yet", { error: describeError(error) });
       return undefined;
     });
+    const { fileTime } = this.#settings;
+    if (fileTime !== undefined) {
+      this.#told = { peers: this.wanted().wanted.peers };
+      this.#parts.log.info("Starting from the last file", {
+        peers: this.#told.peers.length,
+        writtenAt: fileTime.toISOString(),
+      });
+    }
     await this.#turn(signal);
     await Promise.all([this.#follow(signal), this.#watchOwn(signal), this.#loop(signal)]);
   }

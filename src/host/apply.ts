@@ -265,7 +265,7 @@ async function setPeers(
         const rest = portion.length + waiting.reduce((sum, each) => sum + each.length, 0);
         problems.push({
           kind: "apply-failed",
-          message: `Cannot set ${rest} peers of interface ${quote(name)}: ${explain(error)}`,
+          message: `Cannot set ${rest} ${rest === 1 ? "peer" : "peers"} of interface ${quote(name)}: ${explain(error)}`,
         });
         return problems;
       }
