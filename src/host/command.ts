@@ -238,25 +238,21 @@ async function runDetached(
 const maxLineCharacters = 64 * 1024;
 
 /**
- * A FollowCommand. The program ends with `signal`, and also when this process is killed: where setpriv(1) is
- * there (util-linux) the kernel is asked to end the child with its parent; elsewhere it ends at the first line
+ * A FollowCommand. The program ends with `signal`, and also when this process is killed: where the setpriv(1) of
+ * util-linux is there the kernel is asked to end the child with its parent; elsewhere it ends at the first line
  * that it cannot write.
  */
 export function createFollowCommand(options: { readonly path?: string } = {}): FollowCommand {
   return async function* follow(argv, signal) {
     const path = options.path ?? Bun.env["PATH"] ?? defaultPath;
     const program = locate(argv, path);
-    const setpriv = findProgram("setpriv", path);
-    const child = Bun.spawn(
-      setpriv === undefined ? [...program] : [setpriv, "--pdeathsig", "KILL", "--", ...program],
-      {
-        cwd: "/",
-        env: { PATH: path, LC_ALL: "C" },
-        stdin: "ignore",
-        stdout: "pipe",
-        stderr: "ignore",
-      },
-    );
+    const child = Bun.spawn([...(await endedWithUs(path)), ...program], {
+      cwd: "/",
+      env: { PATH: path, LC_ALL: "C" },
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "ignore",
+    });
     const reader = child.stdout.getReader();
     const end = (): void => {
       child.kill("SIGKILL");
@@ -280,4 +276,14 @@ export function createFollowCommand(options: { readonly path?: string } = {}): F
       await child.exited;
     }
   };
+}
+
+/** The words in front of a command that make it end with this process; none where setpriv is missing or, as busybox's, cannot do it. */
+async function endedWithUs(path: string): Promise<readonly string[]> {
+  const setpriv = findProgram("setpriv", path);
+  const nothing = findProgram("true", path);
+  if (setpriv === undefined || nothing === undefined) return [];
+  const words = [setpriv, "--pdeathsig", "KILL", "--"];
+  const trial = Bun.spawn([...words, nothing], { cwd: "/", stdio: ["ignore", "ignore", "ignore"] });
+  return (await trial.exited) === 0 ? words : [];
 }

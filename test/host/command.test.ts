@@ -185,6 +185,17 @@ describe("follow()", () => {
     expect(await isRunning(Number(seen[0]))).toBe(false);
   });
 
+  test("follows also where setpriv is busybox's, which knows no --pdeathsig", async () => {
+    await withDirectory(async (directory) => {
+      await Bun.write(join(directory, "setpriv"), "#!/bin/sh\necho unrecognized option >&2\nexit 1\n");
+      await chmod(join(directory, "setpriv"), 0o755);
+      const lines: string[] = [];
+      const follow = createFollowCommand({ path: `${directory}:${process.env["PATH"]}` });
+      for await (const line of follow(["echo", "here"], new AbortController().signal)) lines.push(line);
+      expect(lines).toEqual(["here"]);
+    });
+  });
+
   test("leaves no program behind when this one is killed", async () => {
     const code = `import { createFollowCommand } from ${JSON.stringify(join(import.meta.dir, "../../src/host/command.ts"))};
       for await (const line of createFollowCommand()(["sh", "-c", "echo $$; exec sleep 1000"], new AbortController().signal)) console.log(line);`;
