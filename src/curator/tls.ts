@@ -53,6 +53,7 @@ export class NodeCredentials extends ChannelCredentials {
 
   constructor(options: TlsOptions) {
     super();
+    requireHook(credentials.createInsecure());
     this.#options = options;
   }
 
@@ -115,6 +116,16 @@ export class NodeCredentials extends ChannelCredentials {
     this.refusal = new UntrustedError(reason);
     throw this.refusal;
   }
+}
+
+/**
+ * Throws when gRPC's credentials no longer make connections by the method that is replaced here: with another one gRPC
+ * would find none of ours to call, and say so in the middle of something.
+ */
+export function requireHook(ofGrpc: object): void {
+  const hook: unknown = Reflect.get(ofGrpc, "_createSecureConnector");
+  if (typeof hook === "function") return;
+  throw new Error("Cannot use TLS: this version of grpc-js makes its connections in another way");
 }
 
 /** TLS over a connected socket. Rejects when it fails or `signal` aborts; the socket is closed then. */

@@ -92,7 +92,7 @@ export async function readKey(
 
 /** The private key as TLS takes it. Call it only where it is handed to the TLS library or written to its file. */
 export function revealKey(key: KeyObject): string {
-  return key.export({ type: "pkcs8", format: "pem" }).toString();
+  return key.export({ type: "pkcs8", format: "pem" });
 }
 
 async function readPem(
