@@ -33,11 +33,10 @@ const maxPemBytes = 65_536;
  * not asked: a machine that boots with a wrong clock must not end for it, and the Curator asks it anyway.
  */
 export async function readCredentials(files: CredentialFiles): Promise<Credentials> {
-  const [ca, certificate, { key, isOpen }] = await Promise.all([
-    readCertificate("cluster CA", files.ca),
-    readCertificate("node certificate", files.cert),
-    readKey("key of the node certificate", files.key),
-  ]);
+  // One after the other, so that the first one that is wrong is named, and not whichever was quickest.
+  const ca = await readCertificate("cluster CA", files.ca);
+  const certificate = await readCertificate("node certificate", files.cert);
+  const { key, isOpen } = await readKey("key of the node certificate", files.key);
   const found = caProblem(ca);
   if (found !== undefined) throw unusable("cluster CA", files.ca, found);
   const verdict = judgeCertificates([certificate], { ca });
