@@ -22,9 +22,9 @@ import { tlsTransport } from "../curator-server/tls.ts";
 import { exitStatus, UsageError, type ExitStatus } from "../errors.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { acquireDirectoryLock } from "../host/lock.ts";
-import type { Logger } from "../log.ts";
+import type { Logger, RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
-import { readCredentials, warnOfOpenKey } from "../trust/credentials.ts";
+import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
 
 /** Flags of `clusternet curator`, parsed. */
 export interface CuratorOptions {
@@ -41,7 +41,7 @@ export interface CuratorOptions {
 
 /** What a command gets from `main` besides its options. */
 export interface CuratorContext {
-  readonly log: Logger;
+  readonly log: RedactingLogger;
   /** Aborts when the command is asked to stop (SIGTERM, SIGINT). */
   readonly signal: AbortSignal;
 }
@@ -97,9 +97,10 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   return exitStatus.ok;
 }
 
-async function transportOf({ credentials }: CuratorOptions, log: Logger): Promise<Transport> {
+async function transportOf({ credentials }: CuratorOptions, log: RedactingLogger): Promise<Transport> {
   if (credentials === undefined) return insecureTransport();
   const own = await readCredentials(credentials);
+  redactKey(own, log);
   if (own.keyIsOpen) warnOfOpenKey(credentials, log);
   return tlsTransport(own);
 }

@@ -10,7 +10,7 @@ import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
 import { isOpenToOthers, readRegularFile } from "../host/files.ts";
-import type { Logger } from "../log.ts";
+import type { Logger, RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "./credential-files.ts";
 import { caProblem, judgeCertificates, parseCertificate } from "./certificate.ts";
 
@@ -87,6 +87,12 @@ export async function readKey(
     throw unusable(what, path, `its key is ${key.asymmetricKeyType ?? "unknown"}, ${expected}`);
   }
   return { key, isOpen: isOpenToOthers(mode) };
+}
+
+/** No later line of the log shows the key, whatever somebody puts into a message. */
+export function redactKey({ key }: Pick<Credentials, "key">, log: RedactingLogger): void {
+  const lines = revealKey(key).split("\n");
+  for (const line of lines.filter((each) => each !== "" && !each.startsWith("-----"))) log.redact(line);
 }
 
 /** The private key as TLS takes it. Call it only where it is handed to the TLS library or written to its file. */

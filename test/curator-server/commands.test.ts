@@ -21,7 +21,7 @@ import { runCurator, type CuratorOptions } from "../../src/commands/curator.ts";
 import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/commands/node.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { ClusternetError, type ExitStatus } from "../../src/errors.ts";
-import type { Logger } from "../../src/log.ts";
+import type { RedactingLogger } from "../../src/log.ts";
 import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
 import { issued, TestTrust } from "../trust/cluster.ts";
 import { clientOf, codeOf, keyOf, statusBytes, until } from "./cluster.ts";
@@ -61,7 +61,8 @@ async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCura
   const lines: string[] = [];
   const warnings: string[] = [];
   let port = 0;
-  const log: Logger = {
+  const log: RedactingLogger = {
+    redact() {},
     debug() {},
     info(message, fields) {
       lines.push(message);

@@ -3,8 +3,9 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { generateKeyPairSync } from "node:crypto";
 import { chmodSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { inspect } from "node:util";
+import { createLog } from "../../src/log.ts";
 import type { CredentialFiles } from "../../src/trust/credential-files.ts";
-import { readCredentials, revealKey } from "../../src/trust/credentials.ts";
+import { readCredentials, redactKey, revealKey } from "../../src/trust/credentials.ts";
 import { makeClusterCa } from "../../src/trust/make-certificate.ts";
 import { failure } from "../host/temporary.ts";
 import { certificateOf, issued, TestTrust, withoutDnsName } from "./cluster.ts";
@@ -24,6 +25,16 @@ test("readCredentials() takes what belongs together, and tells no word of the ke
   const secret = /\n(.{20,})\n/.exec(revealKey(key))?.[1] ?? "none";
   expect(readFileSync(files.key, "utf8")).toContain(secret);
   expect(`${inspect({ key, ...rest })}${JSON.stringify({ key, ...rest })}`).not.toContain(secret);
+});
+
+test("redactKey() keeps the key out of the log", async () => {
+  const lines: string[] = [];
+  const log = createLog({ format: "json", level: "debug" }, (line) => void lines.push(line));
+  redactKey(await readCredentials(files), log);
+  const pem = readFileSync(files.key, "utf8");
+  log.error(`it is ${pem}`, { key: pem });
+  expect(lines.join("")).toContain("[redacted]");
+  expect(lines.join("")).not.toContain(pem.split("\n")[1] ?? "no key");
 });
 
 test("readCredentials() says when others may read the key, and leaves the file alone", async () => {
