@@ -58,7 +58,12 @@ export interface PlaceSettings {
 /** Who this node is, and how Curators are known. */
 export type Identity =
   /** No TLS; warned of at every start. */
-  | { readonly kind: "insecure"; readonly nodeId: NodeId }
+  | {
+      readonly kind: "insecure";
+      readonly nodeId: NodeId;
+      /** Also to Curators on other machines. */
+      readonly anywhere: boolean;
+    }
   | {
       readonly kind: "tls";
       readonly files: CredentialFiles;
@@ -468,7 +473,7 @@ function identityOf(flags: v.InferOutput<typeof runSchema>, given: GivenFlags): 
       throw new UsageError("Cannot run without --node-id: with --insecure no certificate names this node");
     }
     if (!flags["insecure-anywhere"]) requireLoopback(flags.curator, given, "curator");
-    return { kind: "insecure", nodeId };
+    return { kind: "insecure", nodeId, anywhere: flags["insecure-anywhere"] };
   }
   const curatorIds = flags["curator-id"];
   return {

@@ -8,12 +8,12 @@ import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
 import { createCurator, type InsecureCurators, type TrustedCurators } from "../curator/client.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
-import type { Logger } from "../log.ts";
+import type { RedactingLogger } from "../log.ts";
 import type { NetworkStatus } from "../own.ts";
 import { Prefixes } from "../prefixes.ts";
 import { Service, type Preview } from "../service.ts";
 import type { Identity, RunSettings } from "../settings.ts";
-import { readCredentials, warnOfOpenKey } from "../trust/credentials.ts";
+import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
 import type { CommandContext } from "./context.ts";
 
 /** Throws ClusternetError for what keeps the agent from starting, and with `--once` from finishing. */
@@ -28,7 +28,15 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
   }
   const { externalAddress, keepaliveSeconds, once } = settings;
   const service = new Service({
-    curator: createCurator({ addresses, nodeId, ...trust, log, clock }),
+    curator: createCurator({
+      addresses,
+      nodeId,
+      ...trust,
+      clusterNets: settings.clusterNets,
+      loopbackOnly: settings.identity.kind === "insecure" && !settings.identity.anywhere,
+      log,
+      clock,
+    }),
     nodeId,
     clusterNet: settings.clusterNets,
     dataDirectory: settings.dataDirectory,
@@ -62,7 +70,7 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
 /** Who this node is, and by what it knows its Curators. Throws SettingsError for credentials that cannot be used. */
 async function identify(
   identity: Identity,
-  log: Logger,
+  log: RedactingLogger,
 ): Promise<{ readonly nodeId: NodeId; readonly trust: InsecureCurators | TrustedCurators }> {
   if (identity.kind === "insecure") {
     log.warn(
@@ -72,6 +80,7 @@ async function identify(
   }
   const { files, nodeId, curatorIds } = identity;
   const own = await readCredentials(files);
+  redactKey(own, log);
   if (nodeId !== undefined && nodeId !== own.nodeId) {
     throw new SettingsError(
       `Cannot use --node-id ${quote(nodeId)}: the certificate ${quote(files.cert)} is that of node ${quote(own.nodeId)}`,
