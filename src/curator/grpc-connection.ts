@@ -77,8 +77,13 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
   if (secure === undefined) metadata.set("clusternet-node-id", options.nodeId);
   const client = createClient(CuratorDefinition, channel, { "*": { metadata } });
   const local = createClient(CuratorLocalDefinition, channel, { "*": { metadata } });
-  const wrap = (doing: string, error: unknown): CuratorError =>
-    secure?.refusal === undefined ? wrapError(doing, error) : untrusted(address, secure.refusal);
+  const wrap = (doing: string, error: unknown): CuratorError => {
+    const refusal = secure?.refusal;
+    // Connections are tried again behind our back, so the last refusal need not be what this call failed of.
+    return refusal !== undefined && messageOf(error).includes(`${refusal.name}: `)
+      ? untrusted(address, refusal)
+      : wrapError(doing, error);
+  };
   const answered = (
     doing: string,
     signal: AbortSignal,

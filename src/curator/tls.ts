@@ -44,8 +44,7 @@ export class UntrustedError extends ClusternetError {
 }
 
 /**
- * Credentials of one channel. `refusal` says why the last connection was refused by us, until one is made that is
- * not: gRPC itself hands on no more than text.
+ * Credentials of one channel. `refusal` is the last one: gRPC hands on no more than name and message of an error.
  */
 export class NodeCredentials extends ChannelCredentials {
   refusal: UntrustedError | undefined;
@@ -92,7 +91,6 @@ export class NodeCredentials extends ChannelCredentials {
 
   async #readOwn(): Promise<Credentials> {
     const { files, self } = this.#options;
-    this.refusal = undefined;
     const own = await readCredentials(files);
     if (own.nodeId !== self) {
       throw new ClusternetError(
