@@ -1,7 +1,8 @@
 /**
  * Shows a mesh: `bun run demo`.
  *
- * One Curator and four nodes, each in a network namespace of its own with a pod behind it, on one underlay.
+ * One Curator and four nodes, each in a network namespace of its own with a pod behind it, on one underlay, and with
+ * credentials of a cluster CA that `clusternet pki` makes.
  * Everything that is shown is asked of the programs while they run: the Curator's log, the agents' status,
  * real pings. Ends with status 0 only when all of it held. Nothing of this machine is touched but for
  * missing Debian packages, and nothing stays; Ctrl-C cleans up as well.
@@ -10,6 +11,7 @@ import { join } from "node:path";
 import { Lab, type Machine } from "../test/lab/lab.ts";
 import type { PingResult } from "../test/lab/ping.ts";
 import type { LabProcess } from "../test/lab/process.ts";
+import { LabTrust } from "../test/lab/trust.ts";
 import { waitFor } from "../test/lab/wait.ts";
 import { build, isStale } from "./build.ts";
 import { binary } from "./paths.ts";
@@ -56,10 +58,7 @@ class Node {
     this.agent = this.machine.spawn([
       binary,
       "run",
-      "--insecure",
-      "--insecure-anywhere",
       "--report-status",
-      `--node-id=${this.name}`,
       `--curator=${curatorAddress}:7835`,
       `--data-dir=${this.dataDirectory}`,
       `--pod-prefix=${ipv4}`,
@@ -128,14 +127,13 @@ async function tellPeers(nodes: readonly Node[]): Promise<void> {
   }
 }
 
-async function startCurator(lab: Lab, machine: Machine): Promise<string> {
+async function startCurator(lab: Lab, machine: Machine, trust: LabTrust): Promise<string> {
   const dataDirectory = await lab.directory();
+  await trust.issue("curator", dataDirectory);
   const curator = machine.spawn(
     [
       binary,
       "curator",
-      "--insecure",
-      "--insecure-anywhere",
       `--listen=${curatorAddress}:7835`,
       `--data-dir=${dataDirectory}`,
       ...clusterNets.map((network) => `--cluster-net=${network}`),
@@ -154,7 +152,7 @@ async function startCurator(lab: Lab, machine: Machine): Promise<string> {
   return dataDirectory;
 }
 
-async function startNode(lab: Lab, number: number): Promise<Node> {
+async function startNode(lab: Lab, number: number, trust: LabTrust): Promise<Node> {
   const prefixes = podPrefixes(number);
   const addresses = podAddresses(number);
   const machine = await lab.machine(`node-${number}`, {
@@ -165,7 +163,9 @@ async function startNode(lab: Lab, number: number): Promise<Node> {
       { prefix: prefixes.ipv6, address: addresses.ipv6 },
     ],
   });
-  const node = new Node(number, machine, await lab.directory());
+  const dataDirectory = await lab.directory();
+  await trust.issue(machine.name, dataDirectory);
+  const node = new Node(number, machine, dataDirectory);
   processes.push(node.agent);
   say(node.name, `agent started at ${machine.address}, pod at ${addresses.ipv4} and ${addresses.ipv6}`);
   return node;
@@ -258,8 +258,10 @@ async function interfaceIndex(node: Node): Promise<string> {
 async function show(lab: Lab): Promise<void> {
   heading("One Curator, four nodes, a pod behind each");
   const curatorMachine = await lab.machine("curator", { address: curatorAddress, address6: "2001:db8::100" });
-  const curatorDirectory = await startCurator(lab, curatorMachine);
-  const nodes = await Promise.all([1, 2, 3, 4].map((number) => startNode(lab, number)));
+  const trust = await LabTrust.create(lab);
+  say("pki", "a cluster CA is made; everybody proves to be of this cluster");
+  const curatorDirectory = await startCurator(lab, curatorMachine, trust);
+  const nodes = await Promise.all([1, 2, 3, 4].map((number) => startNode(lab, number, trust)));
   const [one, two, three, four] = nodes;
   if (one === undefined || two === undefined || three === undefined || four === undefined) {
     throw new Error("four nodes were started");
@@ -278,7 +280,7 @@ async function show(lab: Lab): Promise<void> {
 
   heading("A fifth node joins and another one is removed, under a running ping");
   await pingWhile({ from: one, to: two }, "0 lost while nodes come and go", async () => {
-    const five = await startNode(lab, 5);
+    const five = await startNode(lab, 5, trust);
     await meshOf([...nodes, five]);
     await five.machine.pod.reach(podAddresses(3).ipv4, { limitMs: 20_000 });
     await tellPeers([...nodes, five]);

@@ -8,6 +8,7 @@ import { Command, CommanderError, Option } from "commander";
 import { UsageError, exitStatus, type ExitStatus } from "./errors.ts";
 import type { CommandContext } from "./commands/context.ts";
 import type { NodeCommandOptions } from "./commands/node.ts";
+import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
 import type { NodeId } from "./core/node.ts";
 import { quote } from "./core/problem.ts";
 import {
@@ -18,6 +19,8 @@ import {
   curatorFlags,
   curatorVariables,
   nodeFlags,
+  pkiInitFlags,
+  pkiIssueFlags,
   placeFlags,
   runFlags,
   statusFlags,
@@ -33,6 +36,9 @@ import {
   parseCuratorSettings,
   parseNodeArgument,
   parseNodeSettings,
+  parsePkiArgument,
+  parsePkiInitSettings,
+  parsePkiIssueSettings,
   parsePlaceSettings,
   parseRunSettings,
   parseStatusSettings,
@@ -55,7 +61,9 @@ export type Invocation =
       readonly command: "node remove" | "node allow";
       readonly options: NodeCommandOptions;
       readonly id: NodeId;
-    };
+    }
+  | { readonly command: "pki init"; readonly options: PkiInitOptions }
+  | { readonly command: "pki issue"; readonly options: PkiIssueOptions; readonly id: NodeId };
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -98,7 +106,10 @@ export function parseCommandLine(argv: readonly string[], environment: Environme
     "the nodes of the Curator on this machine",
   );
   for (const spec of nodeCommands) addCommand(node, spec);
-  refuseLaterCommand(program, "pki", "making certificates");
+  const pki = quiet(program.command("pki"), (text) => (shown += text)).description(
+    "a cluster CA of your own, and the credentials of its nodes",
+  );
+  for (const spec of pkiCommands) addCommand(pki, spec);
 
   try {
     program.parse([...argv], { from: "user" });
@@ -193,6 +204,26 @@ const nodeCommands: readonly CommandSpec[] = [
   },
 ];
 
+const pkiCommands: readonly CommandSpec[] = [
+  {
+    name: "init",
+    about: "make a cluster CA; its key stays there",
+    flags: pkiInitFlags,
+    parse: (given) => ({ command: "pki init", options: parsePkiInitSettings(given) }),
+  },
+  {
+    name: "issue",
+    about: "make a node's certificate and key, beside the cluster CA's certificate",
+    flags: pkiIssueFlags,
+    argument: "node ID: 1 to 63 of a-z, 0-9, . and -",
+    parse: (given, id) => ({
+      command: "pki issue",
+      options: parsePkiIssueSettings(given),
+      id: parsePkiArgument(id),
+    }),
+  },
+];
+
 /** Runs what was asked for. Commands are loaded here and not before: help and errors must not wait for gRPC or SQLite. */
 export async function execute(
   invocation: Exclude<Invocation, { readonly command: "usage" }>,
@@ -211,6 +242,10 @@ export async function execute(
   if (command === "help") {
     context.stdout(invocation.text);
     return exitStatus.ok;
+  }
+  if (command === "pki init") return (await import("./commands/pki.ts")).pkiInit(invocation.options, context);
+  if (command === "pki issue") {
+    return (await import("./commands/pki.ts")).pkiIssue(invocation.options, invocation.id, context);
   }
   const node = await import("./commands/node.ts");
   if (command === "node list") return node.nodeList(invocation.options, context);
@@ -280,18 +315,6 @@ function aboutFlag(spec: FlagSpec, variables: string): string {
   const repeatable = spec.repeatable === true ? "; repeatable" : "";
   const shownDefault = spec.shownDefault === undefined ? "" : ` (default: ${spec.shownDefault})`;
   return `${spec.about}${repeatable}${shownDefault} [${variableOf(spec, variables)}]`;
-}
-
-/** A command of the contract that a later version brings: named, whatever follows it. */
-function refuseLaterCommand(program: Command, name: string, what: string): void {
-  program
-    .command(name, { hidden: true })
-    .helpOption(false)
-    .allowUnknownOption()
-    .allowExcessArguments()
-    .action(() => {
-      throw new UsageError(`Cannot use command "${name}": ${what} is not yet in this version`);
-    });
 }
 
 function pathOf(command: Command): string {

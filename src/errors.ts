@@ -90,10 +90,13 @@ export class CommandError extends ClusternetError {
 export class CuratorError extends ClusternetError {
   override readonly name = "CuratorError";
   readonly code: number;
+  /** It was this node that refused: the Curator's certificate is not what it must be. */
+  readonly untrusted: boolean;
 
-  constructor(message: string, options: ErrorOptions & { code: number }) {
+  constructor(message: string, options: ErrorOptions & { code: number; untrusted?: boolean }) {
     super(message, options);
     this.code = options.code;
+    this.untrusted = options.untrusted ?? false;
   }
 }
 

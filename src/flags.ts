@@ -63,12 +63,20 @@ const logFlags: readonly FlagSpec[] = [
     shownDefault: "info",
   },
 ];
-const tls = "TLS";
-const tlsFlags: readonly FlagSpec[] = [
-  { name: "ca", value: "FILE", about: "cluster CA", later: tls },
-  { name: "cert", value: "FILE", about: "node certificate", later: tls },
-  { name: "key", value: "FILE", about: "key of the certificate", later: tls },
-];
+/** The credentials of a node; `directory` is where they are when nothing else is said. */
+function tlsFlags(directory: string): readonly FlagSpec[] {
+  return [
+    { name: "ca", value: "FILE", about: "cluster CA", shownDefault: `${directory}/ca.pem` },
+    { name: "cert", value: "FILE", about: "node certificate", shownDefault: `${directory}/cert.pem` },
+    {
+      name: "key",
+      value: "FILE",
+      about: "key of the node certificate",
+      shownDefault: `${directory}/cert-key.pem`,
+    },
+  ];
+}
+const credentialsDirectory = "DATA-DIR/credentials";
 
 export const placeFlags: readonly FlagSpec[] = [dataDir, interfaceName];
 
@@ -85,11 +93,22 @@ export const runFlags: readonly FlagSpec[] = [
     repeatable: true,
     about: "a Curator of the cluster; at least one; port 7835 when left out; IPv6 in brackets",
   },
-  { name: "node-id", value: "ID", about: "this node's ID; needed without TLS" },
+  {
+    name: "node-id",
+    value: "ID",
+    about: "this node's ID; needed without TLS",
+    shownDefault: "common name of the certificate",
+  },
   dataDir,
   interfaceName,
-  ...tlsFlags,
-  { name: "curator-id", value: "ID", repeatable: true, about: "accepted Curators", later: tls },
+  ...tlsFlags(credentialsDirectory),
+  {
+    name: "curator-id",
+    value: "ID",
+    repeatable: true,
+    about: "accept only these nodes as Curators",
+    shownDefault: "any node of the cluster",
+  },
   insecure,
   insecureAnywhere,
   clusterNet,
@@ -163,13 +182,26 @@ export const curatorFlags: readonly FlagSpec[] = [
     shownDefault: "sqlite",
   },
   clusterNet,
-  ...tlsFlags,
+  ...tlsFlags(credentialsDirectory),
   insecure,
   insecureAnywhere,
   ...logFlags,
 ];
 
 export const nodeFlags: readonly FlagSpec[] = [curatorDataDir];
+
+const caDir: FlagSpec = {
+  name: "ca-dir",
+  value: "DIR",
+  about: "where the cluster CA and its key are; needed",
+};
+
+export const pkiInitFlags: readonly FlagSpec[] = [caDir];
+
+export const pkiIssueFlags: readonly FlagSpec[] = [
+  caDir,
+  { name: "out", value: "DIR", about: "where the node's ca.pem, cert.pem and cert-key.pem go; needed" },
+];
 
 /** Prefix of the environment variables of the Curator's commands, so that both can share one environment. */
 export const curatorVariables = "CLUSTERNET_CURATOR_";

@@ -6,7 +6,13 @@
  * prefixes and the status of the network with the external address. It runs until its signal aborts.
  */
 export { Value, type Clock, type Watched } from "./async.ts";
-export { createCurator, type CuratorClientOptions } from "./curator/client.ts";
+export {
+  createCurator,
+  type CuratorClientBasics,
+  type CuratorClientOptions,
+  type InsecureCurators,
+  type TrustedCurators,
+} from "./curator/client.ts";
 export type { CuratorFollower, CuratorState } from "./curator/follower.ts";
 export type { Address, Prefix } from "./core/prefix.ts";
 export type { Problem, ProblemKind } from "./core/problem.ts";
@@ -16,3 +22,4 @@ export type { NetworkStatus } from "./own.ts";
 export { Prefixes } from "./prefixes.ts";
 export { Service, type Preview, type ServiceOptions } from "./service.ts";
 export type { Status } from "./status.ts";
+export type { CredentialFiles } from "./trust/credential-files.ts";

@@ -9,6 +9,7 @@
  * the mesh back (C4.10).
  */
 import { Backoff, Bell, Value, applyBackoff, type Clock, type Watched } from "./async.ts";
+import type { NamedCurator } from "./core/curators.ts";
 import type { SeenHost, WantedHost } from "./core/host-plan.ts";
 import type { Mesh } from "./core/mesh.ts";
 import { diffMeshes } from "./core/mesh-changes.ts";
@@ -79,13 +80,21 @@ export interface PullState {
   /** This node as the Curator shows it, and its NodeStatus as last watched. */
   readonly selfNode?: Node;
   readonly selfStatus?: Uint8Array;
+  /** Curators that the cluster names; the same array while they are the same. */
+  readonly curators: readonly NamedCurator[];
 }
 
 /** Problems that keep the whole interface from working. */
 const blocking: ReadonlySet<Problem["kind"]> = new Set(["port-in-use", "interface-foreign"]);
 
 export class Pull {
-  readonly state = new Value<PullState>({ mesh: { peers: [] }, applied: false, heardOut: false, stream: 0 });
+  readonly state = new Value<PullState>({
+    mesh: { peers: [] },
+    applied: false,
+    heardOut: false,
+    stream: 0,
+    curators: [],
+  });
   readonly #settings: PullSettings;
   readonly #parts: PullParts;
   readonly #bell = new Bell();
@@ -312,6 +321,7 @@ export class Pull {
       applied: this.#everApplied && !hostProblems.some(({ kind }) => blocking.has(kind)),
       heardOut: tracker.heardOut,
       stream: tracker.stream,
+      curators: tracker.curators(this.#settings.clusterNets),
       ...(this.#seen === undefined ? {} : { seen: this.#seen }),
       ...(tracker.selfNode === undefined ? {} : { selfNode: tracker.selfNode }),
       ...(tracker.selfStatus === undefined ? {} : { selfStatus: tracker.selfStatus }),

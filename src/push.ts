@@ -5,11 +5,11 @@
  * when the Curator's picture shows this node otherwise than announced (C4.2). Every refusal is tried again with
  * backoff and reported. Stopping withdraws nothing: the announcement stays at the Curator (C4.11).
  */
-import { Backoff, Bell, Value, announceBackoff, type Clock, type Watched } from "./async.ts";
+import { Backoff, Bell, Value, announceBackoff, removedBackoff, type Clock, type Watched } from "./async.ts";
 import { isAnnounced, type Announcement } from "./core/announcement.ts";
 import type { Node, NodeId } from "./core/node.ts";
 import type { Address } from "./core/prefix.ts";
-import type { CuratorConnection } from "./curator/connection.ts";
+import { isRemoved, removedProblem, type CuratorConnection } from "./curator/connection.ts";
 import { CuratorError, messageOf } from "./errors.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
@@ -60,7 +60,10 @@ export class Push {
   readonly #parts: PushParts;
   readonly #bell = new Bell();
   readonly #backoff: Backoff;
+  readonly #removedBackoff: Backoff;
   #retryAtMs = 0;
+  /** The Curator knows this node no more: another try at once would only be one more. */
+  #removed = false;
   #accepted: { readonly key: string; readonly sight: Sight; readonly atMs: number } | undefined;
   #reported: string | undefined;
   #reporting: boolean;
@@ -72,6 +75,7 @@ export class Push {
     this.#parts = parts;
     this.#reporting = settings.reportStatus === "on";
     this.#backoff = new Backoff(announceBackoff, parts.clock);
+    this.#removedBackoff = new Backoff(removedBackoff, parts.clock);
   }
 
   /** Everything that this node has to say was accepted. */
@@ -86,7 +90,7 @@ export class Push {
     const ring = async (source: Watched<unknown>, newStart: boolean): Promise<void> => {
       for await (const _changed of source.watch(signal)) {
         // Another Curator, or something else to say, is worth a try at once.
-        if (newStart) this.#retryAtMs = 0;
+        if (newStart && !this.#removed) this.#retryAtMs = 0;
         this.#bell.poke();
       }
     };
@@ -109,6 +113,7 @@ export class Push {
   async #turn(connection: CuratorConnection, signal: AbortSignal): Promise<void> {
     const { own, pull, problems, clock } = this.#parts;
     const { externalAddress, claim } = own.get();
+    this.#forgetReversals();
     try {
       if (this.#mustWaitToReport(externalAddress)) return;
       await this.#reportIfDue(connection, externalAddress, signal);
@@ -116,12 +121,15 @@ export class Push {
       if (this.#isDue(claim.announcement, sight))
         await this.#announce(connection, claim.announcement, sight, signal);
       this.#backoff.reset();
+      this.#removedBackoff.reset();
+      this.#removed = false;
       this.#missingStatusSinceMs = undefined;
       problems.replace("push", []);
     } catch (error) {
       if (signal.aborted) return;
       this.#refused(error);
-      this.#retryAtMs = clock.nowMs() + this.#backoff.next();
+      this.#removed = isRemoved(error);
+      this.#retryAtMs = clock.nowMs() + (this.#removed ? this.#removedBackoff : this.#backoff).next();
     }
   }
 
@@ -183,7 +191,15 @@ export class Push {
     const nowMs = clock.nowMs();
     this.#forgetReversals();
     const last = this.#reversalsMs.at(-1);
-    if (this.#reversalsMs.length >= contestedReversals && last !== undefined) {
+    const isContested = this.#reversalsMs.length >= contestedReversals;
+    if (isContested && last !== undefined && nowMs - last < contestedPauseMs) {
+      this.#retryAtMs = last + contestedPauseMs;
+      return false;
+    }
+    // A picture that lacks this node was lost by the Curator; that is nobody else's doing.
+    if (sight.node !== undefined) this.#reversalsMs = [...this.#reversalsMs, nowMs];
+    // Said with the third one, not when it is taken back again: of two machines only one would say it.
+    if (this.#reversalsMs.length >= contestedReversals) {
       problems.replace("contested", [
         {
           kind: "announce-contested",
@@ -192,13 +208,7 @@ export class Push {
             "Somebody else announces for this node: what it announced was replaced three times in five minutes. Is there a second machine with this node's identity?",
         },
       ]);
-      if (nowMs - last < contestedPauseMs) {
-        this.#retryAtMs = last + contestedPauseMs;
-        return false;
-      }
     }
-    // A picture that lacks this node was lost by the Curator; that is nobody else's doing.
-    if (sight.node !== undefined) this.#reversalsMs = [...this.#reversalsMs, nowMs];
     return true;
   }
 
@@ -233,7 +243,9 @@ export class Push {
   #refused(error: unknown): void {
     const { problems, clock } = this.#parts;
     problems.replace("push", [
-      { kind: "announce-refused", nodeId: this.#settings.self, message: messageOf(error) },
+      isRemoved(error)
+        ? removedProblem(this.#settings.self)
+        : { kind: "announce-refused", nodeId: this.#settings.self, message: messageOf(error) },
     ]);
     if (!(error instanceof CuratorError) || error.code !== failedPrecondition) {
       this.#missingStatusSinceMs = undefined;

@@ -7,6 +7,7 @@
  */
 import { join } from "node:path";
 import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
+import { rememberedCurator } from "./core/curators.ts";
 import type { SeenHost, Step } from "./core/host-state.ts";
 import { privateKeyFromBytes, type PrivateKey, type PublicKey } from "./core/key.ts";
 
@@ -22,13 +23,13 @@ import { createHost, type LinuxHost } from "./host/host.ts";
 import { ensureKeyFile, keyFileName, readKeyFile, rewriteKeyFile } from "./host/key-file.ts";
 import { acquireLocks, type Locks } from "./host/lock.ts";
 import { MeshFile, type LastMesh } from "./host/mesh-file.ts";
-import { StateFile, readBootId, type AgentState } from "./host/state-file.ts";
+import { AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
 import { chooseImplementation, type Implementation } from "./host/wireguard-go.ts";
 import { silentLogger, type RedactingLogger } from "./log.ts";
 import { followOwn, readOwn, type NetworkStatus, type Own, type OwnSources } from "./own.ts";
 import type { Prefixes } from "./prefixes.ts";
 import { ProblemLog } from "./problem-log.ts";
-import { Pull } from "./pull.ts";
+import { Pull, type PullState } from "./pull.ts";
 import { Push } from "./push.ts";
 import { buildStatus, type Status } from "./status.ts";
 import { serveStatus, type StatusServer } from "./status-socket.ts";
@@ -91,6 +92,7 @@ interface Session {
   readonly key: PrivateKey;
   readonly locks: Locks;
   readonly host: LinuxHost;
+  readonly memory: AgentMemory;
   readonly own: Value<Own>;
   readonly sources: OwnSources;
   readonly underlay: UnderlayFollower;
@@ -147,6 +149,7 @@ export class Service {
           session.underlay.run(until),
           this.#watchHost(session, until),
           this.#watchProblems(session, until),
+          this.#learnCurators(session, until),
           this.#maintain(session, server, until),
         ].map(async (loop) => {
           try {
@@ -217,7 +220,8 @@ export class Service {
     this.#log.redact(key.reveal());
     const file = new MeshFile(this.#path("conf"));
     const last = await file.read(key.publicKey);
-    const host = await this.#createHost(run, last, { remember: false });
+    const memory = await this.#remember({ write: false });
+    const host = this.#createHost(run, last, memory);
     const { pull, own } = await this.#wire(run, key, host, file, last);
     await pull.hear(timeoutMs, signal);
     const { wanted, problems } = pull.wanted();
@@ -315,7 +319,8 @@ export class Service {
       const last = await file.read(key.publicKey);
       this.#problems.replace("key", problems);
       this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
-      const host = await this.#createHost(run, last, { remember: true });
+      const memory = await this.#remember({ write: true });
+      const host = this.#createHost(run, last, memory);
       const implementation =
         (await presentImplementation(host)) ?? (await chooseImplementation({ run, wireguard }));
       this.#log.info("Agent starts", {
@@ -325,20 +330,24 @@ export class Service {
         interface: this.#interfaceName,
         wireguard: implementation,
       });
-      return { startedAt, key, locks, host, ...(await this.#wire(run, key, host, file, last)) };
+      return { startedAt, key, locks, host, memory, ...(await this.#wire(run, key, host, file, last)) };
     } catch (error) {
       locks.release();
       throw error;
     }
   }
 
-  async #createHost(
-    run: RunCommand,
-    last: LastMesh,
-    { remember }: { readonly remember: boolean },
-  ): Promise<LinuxHost> {
-    const stateFile = new StateFile(this.#path("state"), await readBootId());
-    let state: AgentState = await stateFile.read(this.#log);
+  /** What earlier runs have left to remember; the Curators among it are tried from here on. */
+  async #remember({ write }: { readonly write: boolean }): Promise<AgentMemory> {
+    const file = new StateFile(this.#path("state"), await readBootId());
+    const state = await file.read(this.#log);
+    this.#options.curator.learn(
+      state.learnedCurators.flatMap((text) => rememberedCurator(text, this.#clusterNets) ?? []),
+    );
+    return new AgentMemory(state, write ? file : undefined);
+  }
+
+  #createHost(run: RunCommand, last: LastMesh, memory: AgentMemory): LinuxHost {
     const ofFile = last.kind === "none" ? undefined : last.publicKey;
     return createHost({
       run,
@@ -347,13 +356,7 @@ export class Service {
       keyFile: join(this.#options.dataDirectory, keyFileName),
       configFile: this.#path("conf"),
       wireguard: this.#options.wireguard ?? "auto",
-      memory: {
-        get: () => state,
-        set: async (next) => {
-          state = { ...next, learnedCurators: state.learnedCurators };
-          if (remember) await stateFile.write(state);
-        },
-      },
+      memory,
       ourKeys: new Set(ofFile === undefined ? [] : [ofFile]),
       log: this.#log,
       clock: this.#clock,
@@ -366,7 +369,7 @@ export class Service {
     host: LinuxHost,
     file: MeshFile,
     last: LastMesh,
-  ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host">> {
+  ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory">> {
     const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
     const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
     const shared = { problems: this.#problems, log: this.#log, clock: this.#clock };
@@ -437,6 +440,23 @@ export class Service {
       for await (const { problems } of own.watch(signal)) this.#problems.replace("own", problems);
     };
     await Promise.all([ofCurator(), ofOwn()]);
+  }
+
+  /** Curators that the cluster names are a help for the next start too (C2). */
+  async #learnCurators({ pull, memory }: Session, signal: AbortSignal): Promise<void> {
+    let learned: PullState["curators"] = [];
+    for await (const { curators } of pull.state.watch(signal)) {
+      if (curators === learned || curators.length === 0) continue;
+      learned = curators;
+      this.#options.curator.learn(curators);
+      try {
+        await memory.learn(curators.map(({ address }) => address));
+        this.#log.debug("Learned the Curators of the cluster", { count: curators.length });
+      } catch (error) {
+        // It is written with the next change of anything that is remembered; until then only the help is missing.
+        this.#log.warn("Cannot remember the Curators of the cluster", { error: describeError(error) });
+      }
+    }
   }
 
   /** The socket, bound again when it vanished, and the key file put back with the data directory (C3). */

@@ -6,9 +6,11 @@
  * one of the right form that cannot be used is a SettingsError (exit 78). What only the host can tell (key file,
  * interface, credentials) is found by the commands.
  */
+import { join } from "node:path";
 import * as v from "valibot";
 import type { CuratorOptions } from "./commands/curator.ts";
 import type { NodeCommandOptions } from "./commands/node.ts";
+import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
 import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
 import {
   type Address,
@@ -23,6 +25,7 @@ import { quote } from "./core/problem.ts";
 import { ClusternetError, SettingsError, UsageError } from "./errors.ts";
 import { socketPath } from "./host/files.ts";
 import type { LogSettings } from "./log.ts";
+import { credentialNames, type CredentialFiles } from "./trust/credential-files.ts";
 
 /** A flag as it was given. */
 export interface GivenFlag {
@@ -52,15 +55,31 @@ export interface PlaceSettings {
   readonly interfaceName: string;
 }
 
+/** Who this node is, and how Curators are known. */
+export type Identity =
+  /** No TLS; warned of at every start. */
+  | {
+      readonly kind: "insecure";
+      readonly nodeId: NodeId;
+      /** Also to Curators on other machines. */
+      readonly anywhere: boolean;
+    }
+  | {
+      readonly kind: "tls";
+      readonly files: CredentialFiles;
+      /** As given: must be that of the certificate, which says it when this is absent. */
+      readonly nodeId?: NodeId;
+      /** Absent: every node of the cluster may be a Curator. */
+      readonly curatorIds?: readonly NodeId[];
+    };
+
 export interface RunSettings extends PlaceSettings {
   readonly log: LogSettings;
   /** At least one, in the order given; none of them inside ClusterNet. */
   readonly curators: readonly HostPort[];
   /** Given Curators inside ClusterNet: left out, to be reported. */
   readonly unusableCurators: readonly HostPort[];
-  readonly nodeId: NodeId;
-  /** No TLS; warned of at every start. The only way in this version. */
-  readonly insecure: true;
+  readonly identity: Identity;
   /** One per family at most, at least one. */
   readonly clusterNets: readonly Prefix[];
   readonly listenPort: number;
@@ -159,6 +178,11 @@ function parseDirectory(found: string): string {
   return found;
 }
 
+function parseFile(found: string): string {
+  if (found === "" || found.includes("\0")) throw new FormError("expected the path of a file");
+  return found;
+}
+
 function parseInterfaceName(found: string): string {
   if (/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(found) && !["all", "default", "lo"].includes(found)) {
     return found;
@@ -245,6 +269,11 @@ const logEntries = {
   "log-format": v.optional(text(oneOf("text", "json")), "text"),
   "log-level": v.optional(text(oneOf("debug", "info", "warn", "error")), "info"),
 };
+const tlsEntries = {
+  ca: v.optional(text(parseFile)),
+  cert: v.optional(text(parseFile)),
+  key: v.optional(text(parseFile)),
+};
 const switchEntry = v.optional(text(parseSwitch), "false");
 const clusterNetEntries = {
   "cluster-net": v.optional(v.array(text(parsePrefix)), [defaultClusterNet]),
@@ -260,7 +289,9 @@ const runSchema = v.object({
   ...logEntries,
   ...clusterNetEntries,
   curator: v.optional(v.array(text(hostPort(1))), []),
+  ...tlsEntries,
   "node-id": v.optional(text(parseNodeId)),
+  "curator-id": v.optional(v.array(text(parseNodeId))),
   "listen-port": v.optional(text(wholeNumber(1, 65535)), `${defaultListenPort}`),
   "pod-prefix": v.optional(v.array(text(parsePrefix)), []),
   "external-address": v.optional(text(orWord("auto", parseAddress)), "auto"),
@@ -277,10 +308,14 @@ const runSchema = v.object({
 const curatorSchema = v.object({
   ...logEntries,
   ...clusterNetEntries,
+  ...tlsEntries,
   listen: v.optional(text(hostPort(0)), `127.0.0.1:${curatorPort}`),
   "data-dir": v.optional(text(parseDirectory), "/var/lib/clusternet-curator"),
   store: v.optional(text(oneOf("sqlite", "memory")), "sqlite"),
 });
+
+const pkiInitSchema = v.object({ "ca-dir": v.optional(text(parseDirectory)) });
+const pkiIssueSchema = v.object({ ...pkiInitSchema.entries, out: v.optional(text(parseDirectory)) });
 
 const nodeSchema = v.object({ "data-dir": curatorSchema.entries["data-dir"] });
 
@@ -336,12 +371,46 @@ export function parseNodeArgument(found: string): NodeId {
   return id;
 }
 
+/** Options of `pki init`. Throws UsageError. */
+export function parsePkiInitSettings(given: GivenFlags): PkiInitOptions {
+  return { caDir: needed(parseFlags(pkiInitSchema, given), "ca-dir", "pki init") };
+}
+
+/** Options of `pki issue`. Throws UsageError. */
+export function parsePkiIssueSettings(given: GivenFlags): PkiIssueOptions {
+  const flags = parseFlags(pkiIssueSchema, given);
+  return { caDir: needed(flags, "ca-dir", "pki issue"), out: needed(flags, "out", "pki issue") };
+}
+
+/** The argument of `pki issue`: a node ID that is also the name of a host. Throws UsageError. */
+export function parsePkiArgument(found: string): NodeId {
+  const id = /^[a-z0-9][a-z0-9.-]{0,62}$/.test(found) ? asNodeId(found) : undefined;
+  if (id !== undefined) return id;
+  throw new UsageError(
+    `Cannot issue a certificate for node ${quote(found)}: expected 1 to 63 of a-z, 0-9, . and -, starting with a letter or digit`,
+  );
+}
+
+function needed<Name extends string>(
+  flags: { readonly [Key in Name]?: string | undefined },
+  name: Name,
+  command: string,
+): string {
+  const value = flags[name];
+  if (value !== undefined) return value;
+  throw new UsageError(
+    `Cannot run \`clusternet ${command}\` without --${name}: none was given, expected DIR`,
+  );
+}
+
 /** Settings of `curator`. Throws UsageError, SettingsError. */
 export function parseCuratorSettings(given: GivenFlags): CuratorSettings {
   const flags = parseFlags(curatorSchema, given);
   const clusterNets = checkClusterNets(flags["cluster-net"], given);
-  requireInsecure(flags.insecure, "curator");
-  if (!flags["insecure-anywhere"]) requireLoopback([flags.listen], given, "listen");
+  if (flags.insecure) {
+    refuseTlsFlags(given);
+    if (!flags["insecure-anywhere"]) requireLoopback([flags.listen], given, "listen");
+  }
   return {
     log: { format: flags["log-format"], level: flags["log-level"] },
     options: {
@@ -349,7 +418,7 @@ export function parseCuratorSettings(given: GivenFlags): CuratorSettings {
       dataDir: flags["data-dir"],
       store: flags.store,
       clusterNets,
-      insecure: flags.insecure,
+      ...(flags.insecure ? {} : { credentials: credentialFiles(flags, flags["data-dir"]) }),
       insecureAnywhere: flags["insecure-anywhere"],
     },
   };
@@ -358,15 +427,10 @@ export function parseCuratorSettings(given: GivenFlags): CuratorSettings {
 /** Settings of `run`. Throws UsageError, SettingsError. */
 export function parseRunSettings(given: GivenFlags): RunSettings {
   const flags = parseFlags(runSchema, given);
-  const nodeId = flags["node-id"];
   if (flags.curator.length === 0) {
     throw new UsageError("Cannot run without --curator: none was given, expected at least one HOST:PORT");
   }
-  requireInsecure(flags.insecure, "run");
-  if (nodeId === undefined) {
-    throw new UsageError("Cannot run without --node-id: with --insecure no certificate names this node");
-  }
-  if (!flags["insecure-anywhere"]) requireLoopback(flags.curator, given, "curator");
+  const identity = identityOf(flags, given);
   for (const name of ["dry-run", "timeout"]) {
     if (!flags.once && (name === "timeout" ? given.has(name) : flags["dry-run"])) {
       throw new UsageError(
@@ -381,8 +445,7 @@ export function parseRunSettings(given: GivenFlags): RunSettings {
     ...placeOf(flags),
     ...chooseCurators(flags.curator, clusterNets),
     log: { format: flags["log-format"], level: flags["log-level"] },
-    nodeId,
-    insecure: true,
+    identity,
     clusterNets,
     listenPort: flags["listen-port"],
     podPrefixes: flags["pod-prefix"],
@@ -402,11 +465,42 @@ function placeOf(flags: v.InferOutput<typeof placeSchema>): PlaceSettings {
   return { dataDirectory: flags["data-dir"], interfaceName: flags.interface };
 }
 
-function requireInsecure(insecure: boolean, command: "run" | "curator"): void {
-  if (insecure) return;
-  throw new UsageError(
-    `Cannot ${command === "run" ? "run" : "serve"} with TLS: it is not yet in this version, expected --insecure`,
-  );
+function identityOf(flags: v.InferOutput<typeof runSchema>, given: GivenFlags): Identity {
+  const nodeId = flags["node-id"];
+  if (flags.insecure) {
+    refuseTlsFlags(given);
+    if (nodeId === undefined) {
+      throw new UsageError("Cannot run without --node-id: with --insecure no certificate names this node");
+    }
+    if (!flags["insecure-anywhere"]) requireLoopback(flags.curator, given, "curator");
+    return { kind: "insecure", nodeId, anywhere: flags["insecure-anywhere"] };
+  }
+  const curatorIds = flags["curator-id"];
+  return {
+    kind: "tls",
+    files: credentialFiles(flags, flags["data-dir"]),
+    ...(nodeId === undefined ? {} : { nodeId }),
+    ...(curatorIds === undefined ? {} : { curatorIds }),
+  };
+}
+
+/** Where the credentials are: as given, else in the data directory. */
+function credentialFiles(
+  given: { readonly [Name in keyof CredentialFiles]?: string | undefined },
+  dataDirectory: string,
+): CredentialFiles {
+  const inside = (name: keyof CredentialFiles): string =>
+    given[name] ?? join(dataDirectory, "credentials", credentialNames[name]);
+  return { ca: inside("ca"), cert: inside("cert"), key: inside("key") };
+}
+
+/** Whoever gives credentials wants them used. */
+function refuseTlsFlags(given: GivenFlags): void {
+  for (const name of ["ca", "cert", "key", "curator-id"]) {
+    const flag = given.get(name);
+    if (flag !== undefined)
+      throw new UsageError(`Cannot use ${flag.origin} with --insecure: there is no TLS then`);
+  }
 }
 
 function requireLoopback(hosts: readonly HostPort[], given: GivenFlags, name: string): void {

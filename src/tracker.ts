@@ -7,6 +7,7 @@
  * until then, and the two are never mixed.
  */
 import { judgeNode, type Claim, type ClaimRules } from "./core/claim.ts";
+import { learnedCurators, type NamedCurator } from "./core/curators.ts";
 import type { PublicKey } from "./core/key.ts";
 import { buildMesh, incumbentsOf, type Incumbents, type Mesh } from "./core/mesh.ts";
 import {
@@ -69,6 +70,8 @@ export class Tracker {
   #peers: ReadonlySet<NodeId> = new Set();
   #rules: BuildRules | undefined;
   #claims = new Map<NodeId, { readonly node: Node; readonly claim: Claim }>();
+  #learned: readonly NamedCurator[] = [];
+  #learnedOf: NodeSet | undefined;
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
 
   constructor(settings: TrackerSettings) {
@@ -110,6 +113,26 @@ export class Tracker {
   /** What is known is all there may be on the interface: the file may be written, and what it does not name may go. */
   get complete(): boolean {
     return this.#complete;
+  }
+
+  /**
+   * Curators of the cluster, by the last picture that named any and lacked nobody; empty before. The same array while
+   * they are the same. A simple Curator knows no roles: its picture names none, and says nothing about those of before.
+   */
+  curators(clusterNets: readonly Prefix[]): readonly NamedCurator[] {
+    const { picture } = this;
+    const whole = picture === "believed" || (picture === "partial" && this.#settled);
+    if (!whole || this.#learnedOf === this.#nodes) return this.#learned;
+    this.#learnedOf = this.#nodes;
+    const next = learnedCurators(this.#nodes.current.values(), clusterNets);
+    const same =
+      next.length === this.#learned.length &&
+      next.every(({ address, nodeId }, at) => {
+        const before = this.#learned[at];
+        return before?.address === address && before.nodeId === nodeId;
+      });
+    if (next.length > 0 && !same) this.#learned = next;
+    return this.#learned;
   }
 
   /** When `settle` must be called, by the clock that `fold` is given; undefined: not needed. */

@@ -2,7 +2,15 @@
 import { expect, test } from "bun:test";
 import { type Environment, type Invocation, parseCommandLine } from "../src/cli.ts";
 import { ClusternetError, UsageError } from "../src/errors.ts";
-import { curatorFlags, nodeFlags, placeFlags, runFlags, statusFlags } from "../src/flags.ts";
+import {
+  curatorFlags,
+  nodeFlags,
+  pkiInitFlags,
+  pkiIssueFlags,
+  placeFlags,
+  runFlags,
+  statusFlags,
+} from "../src/flags.ts";
 import { version } from "../src/version.ts";
 
 const runs = ["run", "--insecure", "--node-id", "a", "--curator", "127.0.0.1"];
@@ -59,6 +67,12 @@ test.each<{ argv: string; environment?: Environment; want: unknown }>([
   {
     argv: "node allow --data-dir /c b",
     want: { command: "node allow", options: { dataDir: "/c" }, id: "b" },
+  },
+  { argv: "pki init --ca-dir /ca", want: { command: "pki init", options: { caDir: "/ca" } } },
+  {
+    argv: "pki issue a.b-1 --out o",
+    environment: { CLUSTERNET_CA_DIR: "/ca" },
+    want: { command: "pki issue", options: { caDir: "/ca", out: "o" }, id: "a.b-1" },
   },
   { argv: "node remove -- -b", want: { command: "node remove", options: curatorData, id: "-b" } },
 ])("parseCommandLine() understands `$argv`", ({ argv, environment, want }) => {
@@ -191,11 +205,6 @@ test.each<{ argv: readonly string[]; environment?: Environment; want: string }>(
   },
   { argv: ["run"], want: "Cannot run without --curator: none was given, expected at least one HOST:PORT" },
   {
-    argv: ["run", "--curator", "127.0.0.1"],
-    want: "Cannot run with TLS: it is not yet in this version, expected --insecure",
-  },
-  { argv: ["curator"], want: "Cannot serve with TLS: it is not yet in this version, expected --insecure" },
-  {
     argv: ["run", "--kubeconfig", "f"],
     want: "Cannot use --kubeconfig: taking pod prefixes from Kubernetes is not yet in this version",
   },
@@ -203,22 +212,40 @@ test.each<{ argv: readonly string[]; environment?: Environment; want: string }>(
     argv: ["run", "--peer-metrics"],
     want: "Cannot use --peer-metrics: metrics over HTTP is not yet in this version",
   },
-  { argv: ["pki"], want: 'Cannot use command "pki": making certificates is not yet in this version' },
+  {
+    argv: ["pki", "frob"],
+    want: 'Cannot use command "frob": `clusternet pki` has none of that name, see `clusternet pki --help`',
+  },
+  {
+    argv: ["pki", "init"],
+    want: "Cannot run `clusternet pki init` without --ca-dir: none was given, expected DIR",
+  },
   {
     argv: ["pki", "issue", "a", "--ca-dir", "d"],
-    want: 'Cannot use command "pki": making certificates is not yet in this version',
+    want: "Cannot run `clusternet pki issue` without --out: none was given, expected DIR",
+  },
+  {
+    argv: ["pki", "issue", "--ca-dir=d", "--out=o"],
+    want: "Cannot run `clusternet pki issue` without ID: no argument was given, expected one",
+  },
+  {
+    argv: ["pki", "issue", "A", "--ca-dir=d", "--out=o"],
+    want: 'Cannot issue a certificate for node "A": expected 1 to 63 of a-z, 0-9, . and -, starting with a letter or digit',
   },
 ])("parseCommandLine() refuses $argv in one line", ({ argv, environment, want }) => {
   expect(refusal(argv, environment)).toBe(`64 ${want}`);
 });
 
-test.each([{ argv: [] }, { argv: ["node"] }])("parseCommandLine() of $argv is the usage", ({ argv }) => {
-  const invocation = parsed(argv);
-  expect(invocation.command).toBe("usage");
-  expect("text" in invocation ? invocation.text : "").toStartWith(
-    `Usage: ${["clusternet", ...argv].join(" ")} `,
-  );
-});
+test.each([{ argv: [] }, { argv: ["node"] }, { argv: ["pki"] }])(
+  "parseCommandLine() of $argv is the usage",
+  ({ argv }) => {
+    const invocation = parsed(argv);
+    expect(invocation.command).toBe("usage");
+    expect("text" in invocation ? invocation.text : "").toStartWith(
+      `Usage: ${["clusternet", ...argv].join(" ")} `,
+    );
+  },
+);
 
 test("--version prints version, commit and platform", () => {
   expect(parsed(["--version"])).toEqual({
@@ -238,6 +265,8 @@ test.each([
   { command: ["node", "list"], flags: nodeFlags, variables: "CLUSTERNET_CURATOR_" },
   { command: ["node", "remove"], flags: nodeFlags, variables: "CLUSTERNET_CURATOR_" },
   { command: ["node", "allow"], flags: nodeFlags, variables: "CLUSTERNET_CURATOR_" },
+  { command: ["pki", "init"], flags: pkiInitFlags, variables: "CLUSTERNET_" },
+  { command: ["pki", "issue"], flags: pkiIssueFlags, variables: "CLUSTERNET_" },
 ])(
   "help of $command names every flag, its default and its variable, and nothing of later versions",
   ({ command, flags, variables }) => {
@@ -263,7 +292,11 @@ test("help of run names every flag of the contract that this version has, with t
   const promised: Readonly<Record<string, string | undefined>> = {
     "data-dir": "/var/lib/clusternet",
     curator: undefined,
-    "node-id": undefined,
+    "node-id": "common name of the certificate",
+    ca: "DATA-DIR/credentials/ca.pem",
+    cert: "DATA-DIR/credentials/cert.pem",
+    key: "DATA-DIR/credentials/cert-key.pem",
+    "curator-id": "any node of the cluster",
     insecure: undefined,
     "insecure-anywhere": undefined,
     "cluster-net": "10.192.0.0/11",
@@ -290,10 +323,10 @@ test("help of run names every flag of the contract that this version has, with t
 
 test("help names every command, the environment and every exit status", () => {
   const help = helpOf();
-  for (const command of ["run", "down", "status", "pubkey", "curator", "node"]) {
+  for (const command of ["run", "down", "status", "pubkey", "curator", "node", "pki"]) {
     expect(help).toMatch(new RegExp(`^  ${command} `, "m"));
   }
-  expect(help).not.toMatch(/^ {2}(pki|help) /m);
+  expect(help).not.toMatch(/^ {2}help /m);
   for (const exit of [0, 1, 3, 64, 69, 75, 78]) expect(help).toMatch(new RegExp(`\\b${exit} `));
   for (const command of ["list", "remove", "allow"]) {
     expect(helpOf("node")).toMatch(new RegExp(`^  ${command} `, "m"));

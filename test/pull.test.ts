@@ -98,6 +98,7 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
       for await (const _more of more.watch(signal)) for (let next; (next = events.shift());) yield next;
     },
     reopen: (delayMs) => void reopened.push(delayMs),
+    learn: () => {},
   };
   const host = new FakeHost(log);
   const file = { text: "", fails: false };

@@ -54,6 +54,8 @@ class FakeConnection implements CuratorConnection {
 
   async *watchNodes(): AsyncIterable<never> {}
 
+  async *watchLeader(): AsyncIterable<never> {}
+
   announce({ prefixes }: Announcement): Promise<void> {
     this.tries++;
     const code = this.answers.shift() ?? 0;
@@ -76,7 +78,13 @@ function start(reportStatus: "auto" | "on" | "off" = "auto") {
   const connection = new FakeConnection();
   const parts = {
     own: new Value(own("10.192.1.0/24")),
-    pull: new Value<PullState>({ mesh: { peers: [] }, applied: true, heardOut: false, stream: 1 }),
+    pull: new Value<PullState>({
+      mesh: { peers: [] },
+      applied: true,
+      heardOut: false,
+      stream: 1,
+      curators: [],
+    }),
     connection: new Value<CuratorConnection | undefined>(undefined),
     problems: new ProblemLog(silentLogger, clock),
     log: silentLogger,
@@ -184,6 +192,59 @@ describe("Push", () => {
     await run.clock.advance(11 * 60_000);
     await until(() => run.curator.announced.length === 5);
     expect(run.kinds()).toEqual(["announce-contested"]);
+    await run.end();
+  });
+
+  test("says that its announcement is contested at the third reversal, and stops saying so when that is long over", async () => {
+    const run = start();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    for (const count of [2, 3, 4]) {
+      expect(run.kinds()).toEqual([]);
+      run.pull.set({ ...run.pull.get(), heardOut: true, selfNode: seen(`10.192.${count + 10}.0/24`) });
+      await run.clock.advance(1000);
+      await until(() => run.curator.announced.length === count);
+    }
+    expect(run.kinds()).toEqual(["announce-contested"]);
+    // The other machine has stopped: from here on the picture shows this one.
+    run.pull.set({ ...run.pull.get(), selfNode: seen("192.0.2.1/32", "10.192.1.0/24") });
+    for (let minute = 0; minute < 14; minute++) {
+      await run.clock.advance(60_000);
+      run.pull.set({ ...run.pull.get() });
+    }
+    expect(run.kinds()).toEqual(["announce-contested"]);
+    await run.clock.advance(120_000);
+    run.pull.set({ ...run.pull.get() });
+    await until(() => run.kinds().length === 0);
+    expect(run.curator.announced).toHaveLength(4);
+    await run.end();
+  });
+
+  test("says in plain words that this node was removed, tries rarely, also at another Curator, and comes back", async () => {
+    const run = start();
+    run.clock.nextRandom = 0.999;
+    run.curator.answers = Array.from({ length: 8 }, () => 5);
+    run.connect();
+    await until(() => run.curator.tries === 1);
+    await until(() => run.kinds().length === 1);
+    expect(run.problems.current().map(({ kind, nodeId, message }) => [kind, nodeId, message])).toEqual([
+      [
+        "announce-refused",
+        self,
+        'This node was removed from the cluster: the Curator knows no node "a" (NOT_FOUND). The mesh stays as it was; ' +
+          "`clusternet node allow a` on the Curator's machine lets this node in again",
+      ],
+    ]);
+    // A connection that is made anew is no reason to ask at once.
+    for (let again = 0; again < 20; again++) {
+      run.connect();
+      await run.clock.advance(400);
+    }
+    expect(run.curator.tries).toBe(1);
+    await run.clock.advance(600_000);
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.tries).toBe(9);
+    expect(run.kinds()).toEqual([]);
     await run.end();
   });
 

@@ -1,5 +1,6 @@
 /** Flags as given to typed settings: what each may be, where it came from, and what cannot be used (64 and 78). */
 import { expect, test } from "bun:test";
+import type { NodeId } from "../src/core/node.ts";
 import { parseAddress } from "../src/core/prefix.ts";
 import { ClusternetError } from "../src/errors.ts";
 import {
@@ -11,7 +12,13 @@ import {
   placeFlags,
   runFlags,
 } from "../src/flags.ts";
-import { parseCuratorSettings, parsePlaceSettings, parseRunSettings } from "../src/settings.ts";
+import {
+  type Identity,
+  parseCuratorSettings,
+  parsePkiArgument,
+  parsePlaceSettings,
+  parseRunSettings,
+} from "../src/settings.ts";
 
 type Flags = Readonly<Record<string, string | readonly string[]>>;
 
@@ -46,8 +53,7 @@ test("parseRunSettings() fills in every default", () => {
     log: { format: "text", level: "info" },
     curators: [{ host: "127.0.0.1", address: parseAddress("127.0.0.1"), port: 9000, text: "127.0.0.1:9000" }],
     unusableCurators: [],
-    nodeId: "a" as typeof settings.nodeId,
-    insecure: true,
+    identity: { kind: "insecure", nodeId: "a" as NodeId, anywhere: false },
     clusterNets: settings.clusterNets,
     listenPort: 7838,
     podPrefixes: [],
@@ -58,6 +64,44 @@ test("parseRunSettings() fills in every default", () => {
     resyncSeconds: 30,
   });
   expect(settings.clusterNets.map(({ text }) => text)).toEqual(["10.192.0.0/11"]);
+});
+
+const inside = (directory: string) => ({
+  ca: `${directory}/credentials/ca.pem`,
+  cert: `${directory}/credentials/cert.pem`,
+  key: `${directory}/credentials/cert-key.pem`,
+});
+
+test.each<{ flags: Flags; want: Identity }>([
+  { flags: {}, want: { kind: "tls", files: inside("/var/lib/clusternet") } },
+  { flags: { "data-dir": "d", insecure: "false" }, want: { kind: "tls", files: inside("d") } },
+  {
+    flags: { ca: "x/ca", cert: "/c.pem", key: "k", "node-id": "a", "curator-id": ["c1", "c2"] },
+    want: {
+      kind: "tls",
+      files: { ca: "x/ca", cert: "/c.pem", key: "k" },
+      nodeId: "a" as NodeId,
+      curatorIds: ["c1" as NodeId, "c2" as NodeId],
+    },
+  },
+  {
+    flags: { key: "k", curator: "192.0.2.1" },
+    want: { kind: "tls", files: { ...inside("/var/lib/clusternet"), key: "k" } },
+  },
+])("parseRunSettings() uses TLS unless told otherwise: $flags", ({ flags, want }) => {
+  expect(run({ curator: "192.0.2.1", ...flags }).identity).toEqual(want);
+});
+
+test("parseRunSettings() splits the accepted Curators of the environment at commas", () => {
+  const { identity } = run(
+    { curator: "192.0.2.1" },
+    { CLUSTERNET_CURATOR_ID: "c1,c2", CLUSTERNET_CA: "/ca" },
+  );
+  expect(identity).toEqual({
+    kind: "tls",
+    files: { ...inside("/var/lib/clusternet"), ca: "/ca" },
+    curatorIds: ["c1" as NodeId, "c2" as NodeId],
+  });
 });
 
 test("parseRunSettings() takes every flag", () => {
@@ -99,8 +143,7 @@ test("parseRunSettings() takes every flag", () => {
       { host: "curator.example.", port: 1, text: "curator.example.:1" },
     ],
     unusableCurators: [],
-    nodeId: settings.nodeId,
-    insecure: true,
+    identity: { kind: "insecure", nodeId: "a" as NodeId, anywhere: true },
     clusterNets: ["fd00::/48", "10.0.0.0/8"],
     listenPort: 1,
     podPrefixes: ["10.1.0.0/24", "192.168.0.0/16"],
@@ -337,10 +380,20 @@ test.each<FlagCase & { name: string }>([
     flags: { insecure: "true", "node-id": "a" },
     want: "64 Cannot run without --curator: none was given, expected at least one HOST:PORT",
   },
+  ...["ca", "cert", "key", "curator-id"].map((name) => ({
+    name: `--${name} with --insecure`,
+    flags: { ...least, [name]: "x" },
+    want: `64 Cannot use --${name} with --insecure: there is no TLS then`,
+  })),
   {
-    name: "no --insecure",
-    flags: { "node-id": "a", curator: "127.0.0.1" },
-    want: "64 Cannot run with TLS: it is not yet in this version, expected --insecure",
+    name: "an empty path",
+    flags: { curator: "127.0.0.1", cert: "" },
+    want: '64 Cannot use --cert "": expected the path of a file',
+  },
+  {
+    name: "a Curator's ID that is none",
+    flags: { curator: "127.0.0.1", "curator-id": ["a", "b c"] },
+    want: '64 Cannot use --curator-id "b c": expected 1 to 253 printable ASCII characters without spaces',
   },
   {
     name: "no node ID",
@@ -370,16 +423,7 @@ test("parseRunSettings() leaves a Curator inside ClusterNet out while there is a
 const later = runFlags.filter(({ later }) => later !== undefined);
 
 test("flags of later versions are those that the contract names", () => {
-  expect(later.map(({ name }) => name)).toEqual([
-    "ca",
-    "cert",
-    "key",
-    "curator-id",
-    "kubeconfig",
-    "kubernetes-node",
-    "listen",
-    "peer-metrics",
-  ]);
+  expect(later.map(({ name }) => name)).toEqual(["kubeconfig", "kubernetes-node", "listen", "peer-metrics"]);
 });
 
 test.each(later)(
@@ -484,14 +528,14 @@ test("parseCuratorSettings() fills in its defaults and reads its own variables a
     dataDir: "/var/lib/clusternet-curator",
     store: "sqlite",
     clusterNets: ["10.192.0.0/11"],
-    insecure: true,
     insecureAnywhere: false,
   });
   expect(settings.log).toEqual({ format: "text", level: "warn" });
 });
 
 test.each<FlagCase>([
-  { flags: {}, want: "64 Cannot serve with TLS: it is not yet in this version, expected --insecure" },
+  { flags: {}, want: "accepted" },
+  { flags: { listen: "0.0.0.0:7835" }, want: "accepted" },
   {
     flags: { insecure: "true", listen: "0.0.0.0:7835" },
     want: '64 Cannot use --listen "0.0.0.0:7835" with --insecure: expected an address in 127.0.0.0/8 or ::1 (--insecure-anywhere allows any)',
@@ -501,10 +545,34 @@ test.each<FlagCase>([
     flags: { insecure: "true", store: "etcd" },
     want: '64 Cannot use --store "etcd": expected sqlite or memory',
   },
-  { flags: { insecure: "true", cert: "x" }, want: "64 Cannot use --cert: TLS is not yet in this version" },
+  {
+    flags: { insecure: "true", cert: "x" },
+    want: "64 Cannot use --cert with --insecure: there is no TLS then",
+  },
 ])("parseCuratorSettings() judges $flags", ({ flags, want }) => {
   expect(verdict(() => curator(flags))).toBe(want);
 });
+
+test("parseCuratorSettings() looks for credentials in its data directory", () => {
+  expect(curator({}).options.credentials).toEqual(inside("/var/lib/clusternet-curator"));
+  expect(curator({ "data-dir": "d", ca: "x" }).options.credentials).toEqual({ ...inside("d"), ca: "x" });
+});
+
+test.each(["a", "0", "web-1.example", "metropolis-08480dc1c75f3a84796f3859a4cbec77", "a".repeat(63)])(
+  "parsePkiArgument() takes %s",
+  (id) => {
+    expect(parsePkiArgument(id)).toBe(id as NodeId);
+  },
+);
+
+test.each(["", "A", "-a", ".a", "a_b", "a b", "a/b", "ä", "a\n", "a".repeat(64)])(
+  "parsePkiArgument() refuses %j",
+  (id) => {
+    expect(verdict(() => parsePkiArgument(id))).toMatch(
+      /^64 Cannot issue a certificate for node ".*: expected 1 to 63 of a-z, 0-9, \. and -, starting with a letter or digit$/,
+    );
+  },
+);
 
 test("parsePlaceSettings() refuses a data directory that is too long for a socket", () => {
   const environment = { CLUSTERNET_DATA_DIR: `/${"d".repeat(200)}` };

@@ -210,6 +210,34 @@ describe("Tracker", () => {
     expect(each.heldSinceMs).toBeUndefined();
   });
 
+  test("tells the Curators of consensus members once the picture is whole, and keeps them when one names none", () => {
+    const each = tracker();
+    const member = (name: string): Node => ({ ...node(name), consensusMember: true, curatorPort: 7835 });
+    const told = (): string =>
+      each
+        .curators(rules.clusterNets)
+        .map(({ nodeId, address }) => `${nodeId} ${address}`)
+        .join(", ");
+    each.fold(opened(1), 0);
+    each.fold(
+      { kind: "event", stream: 1, event: event([member("b"), { ...node("c"), curatorPort: 7835 }]) },
+      0,
+    );
+    expect(told()).toBe("");
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 1);
+    expect(told()).toBe("b 192.0.2.98:7835");
+    const before = each.curators(rules.clusterNets);
+    each.fold({ kind: "event", stream: 1, event: event([node("e")]) }, 2);
+    expect(each.curators(rules.clusterNets)).toBe(before);
+    each.fold({ kind: "event", stream: 1, event: event([member("d")], false, ["b"]) }, 2);
+    expect(told()).toBe("d 192.0.2.100:7835");
+    each.fold(opened(2), 3);
+    each.fold({ kind: "event", stream: 2, event: event([member("b")]) }, 3);
+    expect(told()).toBe("d 192.0.2.100:7835");
+    each.fold({ kind: "event", stream: 2, event: event([self, node("b")], true) }, 4);
+    expect(told()).toBe("d 192.0.2.100:7835");
+  });
+
   test("gives the same mesh object while nothing changes, so that nothing is rendered or applied again", () => {
     const each = tracker();
     each.fold(opened(1), 0);

@@ -14,13 +14,17 @@ import {
   renderHostPort,
   startCuratorServer,
   type CuratorServer,
+  type Transport,
 } from "../curator-server/server.ts";
 import { openSqliteStore } from "../curator-server/sqlite-store.ts";
 import { MemoryStore } from "../curator-server/store.ts";
+import { tlsTransport } from "../curator-server/tls.ts";
 import { exitStatus, UsageError, type ExitStatus } from "../errors.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { acquireDirectoryLock } from "../host/lock.ts";
-import type { Logger } from "../log.ts";
+import type { Logger, RedactingLogger } from "../log.ts";
+import type { CredentialFiles } from "../trust/credential-files.ts";
+import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
 
 /** Flags of `clusternet curator`, parsed. */
 export interface CuratorOptions {
@@ -30,13 +34,14 @@ export interface CuratorOptions {
   readonly store: "sqlite" | "memory";
   /** One per address family at most, at least one. */
   readonly clusterNets: readonly Prefix[];
-  readonly insecure: boolean;
+  /** Absent: no TLS. */
+  readonly credentials?: CredentialFiles;
   readonly insecureAnywhere: boolean;
 }
 
 /** What a command gets from `main` besides its options. */
 export interface CuratorContext {
-  readonly log: Logger;
+  readonly log: RedactingLogger;
   /** Aborts when the command is asked to stop (SIGTERM, SIGINT). */
   readonly signal: AbortSignal;
 }
@@ -44,9 +49,10 @@ export interface CuratorContext {
 /** Serves until `signal` aborts. Throws ClusternetError for what cannot be used. */
 export async function runCurator(options: CuratorOptions, context: CuratorContext): Promise<ExitStatus> {
   const { log, signal } = context;
-  requireInsecure(options);
+  requireLoopback(options);
   // grpc-js writes lines of its own on stderr; what matters of them reaches us as errors.
   setLogVerbosity(logVerbosity.NONE);
+  const transport = await transportOf(options, log);
   const dataDirectory = resolve(options.dataDir);
   await ensureDataDirectory(dataDirectory);
   const lock = acquireDirectoryLock(
@@ -60,7 +66,7 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
     try {
       server = await startCuratorServer({
         listen: options.listen,
-        transport: insecureTransport(),
+        transport,
         store,
         clusterNets: options.clusterNets,
         log,
@@ -77,6 +83,7 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
         clusterNet: options.clusterNets.map(({ text }) => text).join(", "),
         nodes: server.registry.nodes.length,
         dataDirectory,
+        ...(options.credentials === undefined ? {} : { node: transport.leaderId }),
       });
       await aborted(signal);
       log.info("Curator is stopping", { watchers: server.registry.fanOut.watchers });
@@ -90,11 +97,16 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   return exitStatus.ok;
 }
 
-function requireInsecure({ insecure, insecureAnywhere, listen }: CuratorOptions): void {
-  if (!insecure) {
-    throw new UsageError("Cannot start the Curator without --insecure: TLS comes with the next version");
-  }
-  if (!insecureAnywhere && !isLoopback(listen.host)) {
+async function transportOf({ credentials }: CuratorOptions, log: RedactingLogger): Promise<Transport> {
+  if (credentials === undefined) return insecureTransport();
+  const own = await readCredentials(credentials);
+  redactKey(own, log);
+  if (own.keyIsOpen) warnOfOpenKey(credentials, log);
+  return tlsTransport(own);
+}
+
+function requireLoopback({ credentials, insecureAnywhere, listen }: CuratorOptions): void {
+  if (credentials === undefined && !insecureAnywhere && !isLoopback(listen.host)) {
     throw new UsageError(
       `Cannot listen on ${renderHostPort(listen)} with --insecure: expected an address in 127.0.0.0/8 or ::1`,
       { hint: "Whoever reaches that port can be any node; --insecure-anywhere allows it" },
@@ -110,11 +122,13 @@ function isLoopback(host: string): boolean {
 
 const loopbacks = [parsePrefix("127.0.0.0/8"), parsePrefix("::1/128")];
 
-function warnOfWhatIsMissing({ store, insecureAnywhere }: CuratorOptions, log: Logger): void {
-  log.warn(
-    insecureAnywhere
-      ? "Running without TLS: whoever reaches the port can read the cluster and pose as any node"
-      : "Running without TLS: every user of this machine can read the cluster and pose as any node",
-  );
+function warnOfWhatIsMissing({ credentials, store, insecureAnywhere }: CuratorOptions, log: Logger): void {
+  if (credentials === undefined) {
+    log.warn(
+      insecureAnywhere
+        ? "Running without TLS: whoever reaches the port can read the cluster and pose as any node"
+        : "Running without TLS: every user of this machine can read the cluster and pose as any node",
+    );
+  }
   if (store === "memory") log.warn("Nodes are kept in memory only: a restart forgets all of them");
 }

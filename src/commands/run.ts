@@ -4,19 +4,23 @@
  */
 import { Value } from "../async.ts";
 import { renderStep } from "../core/host-commands.ts";
-import { createCurator } from "../curator/client.ts";
-import { exitStatus, type ExitStatus } from "../errors.ts";
+import type { NodeId } from "../core/node.ts";
+import { quote } from "../core/problem.ts";
+import { createCurator, type InsecureCurators, type TrustedCurators } from "../curator/client.ts";
+import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
+import type { RedactingLogger } from "../log.ts";
 import type { NetworkStatus } from "../own.ts";
 import { Prefixes } from "../prefixes.ts";
 import { Service, type Preview } from "../service.ts";
-import type { RunSettings } from "../settings.ts";
+import type { Identity, RunSettings } from "../settings.ts";
+import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
 import type { CommandContext } from "./context.ts";
 
 /** Throws ClusternetError for what keeps the agent from starting, and with `--once` from finishing. */
 export async function run(settings: RunSettings, context: CommandContext): Promise<ExitStatus> {
   const { log, signal, clock, stdout } = context;
   const addresses = settings.curators.map(({ text }) => text);
-  log.warn("No TLS: whoever reaches the Curator's port, or can answer in its place, decides about this mesh");
+  const { nodeId, trust } = await identify(settings.identity, log);
   for (const { text } of settings.unusableCurators) {
     log.warn("A Curator inside ClusterNet is left out: the way to it would lead through the mesh", {
       curator: text,
@@ -24,8 +28,16 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
   }
   const { externalAddress, keepaliveSeconds, once } = settings;
   const service = new Service({
-    curator: createCurator({ addresses, nodeId: settings.nodeId, insecure: settings.insecure, log, clock }),
-    nodeId: settings.nodeId,
+    curator: createCurator({
+      addresses,
+      nodeId,
+      ...trust,
+      clusterNets: settings.clusterNets,
+      loopbackOnly: settings.identity.kind === "insecure" && !settings.identity.anywhere,
+      log,
+      clock,
+    }),
+    nodeId,
     clusterNet: settings.clusterNets,
     dataDirectory: settings.dataDirectory,
     localKubernetesPodNetwork: new Value<Prefixes | undefined>(new Prefixes(settings.podPrefixes)),
@@ -53,6 +65,33 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
     await service.runOnce(once.timeoutSeconds * 1000, signal);
   }
   return exitStatus.ok;
+}
+
+/** Who this node is, and by what it knows its Curators. Throws SettingsError for credentials that cannot be used. */
+async function identify(
+  identity: Identity,
+  log: RedactingLogger,
+): Promise<{ readonly nodeId: NodeId; readonly trust: InsecureCurators | TrustedCurators }> {
+  if (identity.kind === "insecure") {
+    log.warn(
+      "No TLS: whoever reaches the Curator's port, or can answer in its place, decides about this mesh",
+    );
+    return { nodeId: identity.nodeId, trust: { insecure: true } };
+  }
+  const { files, nodeId, curatorIds } = identity;
+  const own = await readCredentials(files);
+  redactKey(own, log);
+  if (nodeId !== undefined && nodeId !== own.nodeId) {
+    throw new SettingsError(
+      `Cannot use --node-id ${quote(nodeId)}: the certificate ${quote(files.cert)} is that of node ${quote(own.nodeId)}`,
+      { hint: "Leave --node-id out: the certificate names the node" },
+    );
+  }
+  if (own.keyIsOpen) warnOfOpenKey(files, log);
+  return {
+    nodeId: own.nodeId,
+    trust: { credentials: files, ...(curatorIds === undefined ? {} : { curatorIds }) },
+  };
 }
 
 /** The file, then the commands, then what is reported; each part under a line that `wg` and a shell take as a comment. */

@@ -2,7 +2,7 @@
  * Who calls: a node, known by what came with the call.
  *
  * Without TLS the caller names itself in the request metadata, so whoever reaches the port can be anybody; hence
- * the limits on where `--insecure` listens. With TLS its certificate will say it, in the place of this function.
+ * the limits on where `--insecure` listens. With TLS its certificate says it (tls.ts).
  */
 import { Status } from "nice-grpc-common";
 import type { CallContext } from "nice-grpc-common";
@@ -12,7 +12,7 @@ import { invalid, type Refusal } from "./refusal.ts";
 /** Metadata key in which a caller without TLS names itself. */
 export const callerMetadataKey = "clusternet-node-id";
 
-/** Names the node that calls, or refuses (UNAUTHENTICATED). */
+/** Names the node that calls, or refuses (UNAUTHENTICATED; PERMISSION_DENIED for one of the cluster that is no node). */
 export type IdentifyCaller = (context: CallContext) => NodeId | Refusal;
 
 /** The caller by its own word. */
@@ -38,6 +38,7 @@ export function curatorNodeId(text: string): NodeId | Refusal {
   return id.includes("/") ? invalid(`Cannot use node ID "${id}": it has a slash`) : id;
 }
 
-function unauthenticated(message: string): Refusal {
+/** It cannot be told who calls. */
+export function unauthenticated(message: string): Refusal {
   return { code: Status.UNAUTHENTICATED, message };
 }

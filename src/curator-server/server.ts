@@ -1,7 +1,7 @@
 /**
  * Listens for nodes and stops cleanly.
  *
- * Without TLS only, so far; credentials and the identity that goes with them come in together, as `transport`.
+ * How callers connect and how they are known come in together, as `transport`: TLS (tls.ts), or nothing at all.
  */
 import { ServerCredentials } from "@grpc/grpc-js";
 import { createServer } from "nice-grpc";

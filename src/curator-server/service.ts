@@ -55,7 +55,8 @@ export function curatorService(
   const callerOf = (context: CallContext): NodeId => {
     const caller = identify(context);
     if (typeof caller === "string") return caller;
-    refusals.add(context.peer, "call", caller);
+    // Without its port, which is another one at each try.
+    refusals.add(context.peer.replace(/:\d+$/, ""), "call", caller);
     throw serverError(caller);
   };
   const answer = (caller: NodeId, call: string, refusal: Refusal | undefined): Record<string, never> => {

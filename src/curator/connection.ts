@@ -2,10 +2,11 @@
  * One connection to one Curator: the calls of the protocol in our own types.
  */
 import type { Announcement } from "../core/announcement.ts";
+import type { LeaderAnswer } from "../core/curators.ts";
 import type { Address } from "../core/prefix.ts";
 import type { NodeId } from "../core/node.ts";
 import type { NodeEvent } from "../core/node-set.ts";
-import type { Problem } from "../core/problem.ts";
+import { quote, type Problem } from "../core/problem.ts";
 import { CuratorError } from "../errors.ts";
 
 /** An event of the watch stream, decoded node by node: what cannot be decoded of one node is a problem, never the event's. */
@@ -24,6 +25,11 @@ export interface CuratorConnection {
    * `onHeaders` is called when the Curator has taken the call, which it need not say before its first event.
    */
   watchNodes(signal: AbortSignal, onHeaders?: () => void): AsyncIterable<DecodedEvent>;
+  /**
+   * One GetCurrentLeader call: who leads, at once and perhaps at each change. Ends, or throws CuratorError, when there
+   * is no leader (any more); returns when `signal` aborts.
+   */
+  watchLeader(signal: AbortSignal): AsyncIterable<LeaderAnswer>;
   /** UpdateNodeClusterNetworking. Throws CuratorError. */
   announce(announcement: Announcement, signal: AbortSignal): Promise<void>;
   /** UpdateNodeStatus: the external address, and of `lastStatus` all the rest, unknown fields too. Throws CuratorError. */
@@ -46,4 +52,20 @@ export const maxEventBytes = 64 << 20;
 export function isEventTooLarge(error: unknown): boolean {
   // The code alone also says "too busy"; grpc-js and Go's grpc word this case alike.
   return error instanceof CuratorError && error.code === 8 && error.message.includes("larger than max");
+}
+
+/** Whether a Curator answered that this node is not of its cluster (any more). */
+export function isRemoved(error: unknown): boolean {
+  return error instanceof CuratorError && error.code === 5;
+}
+
+/** What is said of a node that was removed. The same words from whichever call, so that it is one problem. */
+export function removedProblem(self: NodeId): Problem {
+  return {
+    kind: "announce-refused",
+    nodeId: self,
+    message:
+      `This node was removed from the cluster: the Curator knows no node ${quote(self)} (NOT_FOUND). The mesh stays as ` +
+      `it was; \`clusternet node allow ${self}\` on the Curator's machine lets this node in again`,
+  };
 }

@@ -9,14 +9,16 @@
  * The connection is never made again behind the caller's back: when it is lost its streams end, and
  * curator/follower.ts decides what is tried next, and when.
  */
-import { type ChannelCredentials, type ChannelOptions, credentials } from "@grpc/grpc-js";
+import { type ChannelOptions, credentials } from "@grpc/grpc-js";
 import { createChannel, createClient, Metadata } from "nice-grpc";
 import { ClientError, Status } from "nice-grpc-common";
 import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
 import { CuratorError, messageOf } from "../errors.ts";
-import { CuratorDefinition } from "../gen/curator.ts";
+import { CuratorDefinition, CuratorLocalDefinition } from "../gen/curator.ts";
+import type { CredentialFiles } from "../trust/credential-files.ts";
 import { type CuratorConnection, maxEventBytes } from "./connection.ts";
+import { NodeCredentials, type UntrustedError } from "./tls.ts";
 import { decodeWatchEvent, encodeAnnouncement, encodeStatusReport } from "./wire.ts";
 
 /** Below 1 s the real Curator answers GOAWAY. */
@@ -48,21 +50,45 @@ const channelOptions: ChannelOptions = {
 export interface GrpcOptions {
   /** Who we are: what the Curator is told without TLS, and whose status is kept as own. */
   readonly nodeId: NodeId;
-  /** Without any: plain text, and the node names itself in the request metadata. */
-  readonly credentials?: ChannelCredentials;
+  /** Without: plain text, and the node names itself in the request metadata. */
+  readonly tls?: CredentialFiles;
+  /** With TLS: only these nodes are accepted as Curators. Default: every node of the cluster. */
+  readonly curatorIds?: readonly NodeId[];
+  /** With TLS: the Curator must be this node's, which is what following a leader needs. */
+  readonly expectedId?: NodeId;
 }
 
 /** A connection to HOST:PORT. It is made when the first call needs it. */
 export function connectGrpc(address: string, options: GrpcOptions): CuratorConnection {
   // The scheme is fixed, so that no address is taken for a Unix socket or another resolver.
-  const channel = createChannel(
-    `dns:${address}`,
-    options.credentials ?? credentials.createInsecure(),
-    channelOptions,
-  );
+  const { nodeId, tls, curatorIds, expectedId } = options;
+  const secure =
+    tls === undefined
+      ? undefined
+      : new NodeCredentials({
+          files: tls,
+          self: nodeId,
+          handshakeMs: connectMs,
+          ...(curatorIds === undefined ? {} : { curatorIds }),
+          ...(expectedId === undefined ? {} : { expectedId }),
+        });
+  const channel = createChannel(`dns:${address}`, secure ?? credentials.createInsecure(), channelOptions);
   const metadata = new Metadata();
-  if (options.credentials === undefined) metadata.set("clusternet-node-id", options.nodeId);
+  if (secure === undefined) metadata.set("clusternet-node-id", options.nodeId);
   const client = createClient(CuratorDefinition, channel, { "*": { metadata } });
+  const local = createClient(CuratorLocalDefinition, channel, { "*": { metadata } });
+  const wrap = (doing: string, error: unknown): CuratorError => {
+    const refusal = secure?.refusal;
+    // Connections are tried again behind our back, so the last refusal need not be what this call failed of.
+    return refusal !== undefined && messageOf(error).includes(`${refusal.name}: `)
+      ? untrusted(address, refusal)
+      : wrapError(doing, error);
+  };
+  const answered = (
+    doing: string,
+    signal: AbortSignal,
+    run: (signal: AbortSignal) => Promise<unknown>,
+  ): Promise<void> => withLimit(doing, signal, run, wrap);
 
   return {
     address,
@@ -77,6 +103,15 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
       } catch (error) {
         if (signal.aborted) return;
         throw wrap(`watch nodes at Curator "${address}"`, error);
+      }
+    },
+
+    async *watchLeader(signal) {
+      try {
+        yield* local.getCurrentLeader({}, { signal });
+      } catch (error) {
+        if (signal.aborted) return;
+        throw wrap(`ask Curator "${address}" for the leader`, error);
       }
     },
 
@@ -99,10 +134,11 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
 }
 
 /** Runs one call with a limit on its answer. */
-async function answered(
+async function withLimit(
   doing: string,
   signal: AbortSignal,
   run: (signal: AbortSignal) => Promise<unknown>,
+  wrap: (doing: string, error: unknown) => CuratorError,
 ): Promise<void> {
   const limit = AbortSignal.timeout(answerMs);
   try {
@@ -114,12 +150,21 @@ async function answered(
   }
 }
 
-function wrap(doing: string, error: unknown): CuratorError {
+/** It was this node that ended the connection, before a word of it: no fault of the call. */
+function untrusted(address: string, refusal: UntrustedError): CuratorError {
+  return new CuratorError(`Cannot trust Curator "${address}": ${refusal.message}`, {
+    code: Status.UNAVAILABLE,
+    untrusted: true,
+    hint: "Check that this is the address of a Curator of this cluster, and that ca.pem is the cluster's CA",
+  });
+}
+
+function wrapError(doing: string, error: unknown): CuratorError {
   // Not from the other side: a message that could not be encoded, or a bug.
   if (!(error instanceof ClientError)) return curatorError(doing, Status.INTERNAL, messageOf(error), error);
   // What grpc-js wraps around the reason says nothing more. The ClientError is not kept as cause: it says the same
   // again, with the Curator's text as it came, terminal escapes and all.
-  const reason = /^No connection established\. Last error: (?:Error: )?(.*)\. Resolution note: .*$/s.exec(
+  const reason = /^No connection established\. Last error: (?:\w*Error: )?(.*)\. Resolution note: .*$/s.exec(
     error.details,
   );
   return curatorError(doing, error.code, reason?.[1] ?? error.details);

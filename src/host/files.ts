@@ -306,7 +306,8 @@ async function tryChmod(handle: FileHandle): Promise<boolean> {
   }
 }
 
-async function isThere(path: string): Promise<boolean> {
+/** Whether anything has that name, a symbolic link to nowhere too. */
+export async function isThere(path: string): Promise<boolean> {
   try {
     await lstat(path);
     return true;

@@ -79,6 +79,45 @@ export class StateFile {
   }
 }
 
+/**
+ * What is remembered, for those who each change their part of it: the host what it has done, the agent which Curators
+ * it has learned. Only one writes at a time. Without a file it is remembered as long as the program runs.
+ */
+export class AgentMemory {
+  #state: AgentState;
+  readonly #file: StateFile | undefined;
+  #writing: Promise<unknown> = Promise.resolve();
+
+  constructor(state: AgentState, file?: StateFile) {
+    this.#state = state;
+    this.#file = file;
+  }
+
+  get(): AgentState {
+    return this.#state;
+  }
+
+  /** Remembers what the host has done. Throws ClusternetError when it cannot be written. */
+  async set(next: Omit<AgentState, "learnedCurators">): Promise<void> {
+    this.#state = { ...next, learnedCurators: this.#state.learnedCurators };
+    await this.#write();
+  }
+
+  /** Remembers these Curators instead of those of before. Throws ClusternetError when it cannot be written. */
+  async learn(curators: readonly string[]): Promise<void> {
+    this.#state = { ...this.#state, learnedCurators: curators };
+    await this.#write();
+  }
+
+  async #write(): Promise<void> {
+    const turn = this.#writing.then(() => this.#file?.write(this.#state));
+    this.#writing = turn.catch(() => {
+      // Told to whoever asked for this write; the next one is not hindered by it.
+    });
+    await turn;
+  }
+}
+
 function renderState(state: AgentState, bootId: string): string {
   const file: v.InferInput<typeof stateSchema> = {
     version: 1,

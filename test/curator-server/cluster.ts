@@ -8,6 +8,7 @@ import {
   insecureTransport,
   startCuratorServer,
   type CuratorServer,
+  type Transport,
 } from "../../src/curator-server/server.ts";
 import { MemoryStore, type NodeStore } from "../../src/curator-server/store.ts";
 import { NodeStatus } from "../../src/gen/common.js";
@@ -36,6 +37,8 @@ export interface TestClusterSettings {
   readonly store?: NodeStore;
   readonly clusterNets?: readonly string[];
   readonly log?: Logger;
+  /** Default: no TLS. With another one the clients of this cluster do not fit. */
+  readonly transport?: Transport;
   readonly port?: number;
   readonly now?: () => number;
   readonly keepalive?: { readonly timeMs: number; readonly timeoutMs: number };
@@ -45,7 +48,7 @@ export async function startCluster(settings: TestClusterSettings = {}): Promise<
   const { clusterNets = ["10.192.0.0/11"], keepalive, now } = settings;
   const server = await startCuratorServer({
     listen: { host: "127.0.0.1", port: settings.port ?? 0 },
-    transport: insecureTransport(),
+    transport: settings.transport ?? insecureTransport(),
     store: settings.store ?? new MemoryStore(),
     clusterNets: clusterNets.map(parsePrefix),
     log: settings.log ?? silentLogger,

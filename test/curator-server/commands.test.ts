@@ -21,8 +21,11 @@ import { runCurator, type CuratorOptions } from "../../src/commands/curator.ts";
 import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/commands/node.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { ClusternetError, type ExitStatus } from "../../src/errors.ts";
-import type { Logger } from "../../src/log.ts";
+import type { RedactingLogger } from "../../src/log.ts";
+import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
+import { issued, TestTrust } from "../trust/cluster.ts";
 import { clientOf, codeOf, keyOf, statusBytes, until } from "./cluster.ts";
+import { tlsChannel } from "./tls-client.ts";
 
 let directory: string;
 const cleanups: (() => unknown)[] = [];
@@ -47,7 +50,6 @@ function options(changes: Partial<CuratorOptions> = {}): CuratorOptions {
     dataDir: join(directory, "data"),
     store: "sqlite",
     clusterNets: [parsePrefix("10.192.0.0/11")],
-    insecure: true,
     insecureAnywhere: false,
     ...changes,
   };
@@ -59,7 +61,8 @@ async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCura
   const lines: string[] = [];
   const warnings: string[] = [];
   let port = 0;
-  const log: Logger = {
+  const log: RedactingLogger = {
+    redact() {},
     debug() {},
     info(message, fields) {
       lines.push(message);
@@ -204,9 +207,9 @@ describe("runCurator()", () => {
 
   test.each([
     {
-      name: "without --insecure",
-      changes: { insecure: false },
-      want: [64, "Cannot start the Curator without --insecure: TLS comes with the next version"],
+      name: "with credentials that are not there",
+      changes: { credentials: { ca: "/nowhere/ca.pem", cert: "/nowhere/cert.pem", key: "/nowhere/key.pem" } },
+      want: [78, 'Cannot read cluster CA "/nowhere/ca.pem": there is no such file'],
     },
     {
       name: "insecure on an address that others reach",
@@ -230,6 +233,33 @@ describe("runCurator()", () => {
     const error = await thrownBy(() => start(changes));
     expect([error.exit, error.message]).toEqual(want as [64, string]);
     expect(existsSync(options().dataDir)).toBe(false);
+  });
+
+  test("with credentials it takes those who have some of the same cluster, on any address, and warns of nothing", async () => {
+    using trust = new TestTrust();
+    const { port, warnings } = await start({
+      credentials: trust.files("curator"),
+      listen: { host: "0.0.0.0", port: 0 },
+    });
+    expect(warnings).toEqual([]);
+    const channel = tlsChannel(port, makeNodeCertificate("a", trust.ca, issued));
+    const nobody = tlsChannel(port);
+    const status = { nodeId: "a", status: statusBytes("192.0.2.1") };
+    expect([
+      await codeOf(clientOf(channel, undefined).updateNodeStatus(status)),
+      await codeOf(clientOf(nobody, undefined).updateNodeStatus(status)),
+    ]).toEqual(["OK", "UNAUTHENTICATED"]);
+    channel.close();
+    nobody.close();
+  });
+
+  test("warns of a key that others may read", async () => {
+    using trust = new TestTrust();
+    const credentials = trust.files("curator");
+    chmodSync(credentials.key, 0o640);
+    expect((await start({ credentials })).warnings).toEqual([
+      "Others may read the key of the node certificate, and pose as this node: expected mode 0600",
+    ]);
   });
 
   test("a damaged database: exit 78, and the file stays", async () => {

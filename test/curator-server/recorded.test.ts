@@ -3,9 +3,18 @@
  * status code and the same stored announcement, but for the differences that are listed here with their reason.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { UpdateNodeClusterNetworkingRequest } from "../../src/gen/curator.js";
+import { tlsTransport } from "../../src/curator-server/tls.ts";
+import {
+  UpdateNodeClusterNetworkingRequest,
+  UpdateNodeStatusRequest,
+  type CuratorClient,
+} from "../../src/gen/curator.js";
+import { purpose } from "../../src/trust/certificate.ts";
+import { readCredentials } from "../../src/trust/credentials.ts";
 import recorded from "../fixtures/update-clusternet.json";
-import { codeOf, startCluster, statusBytes, type TestCluster } from "./cluster.ts";
+import { certificateOf, TestTrust, withoutDnsName } from "../trust/cluster.ts";
+import { clientOf, codeOf, startCluster, statusBytes, type TestCluster } from "./cluster.ts";
+import { tlsChannel, type ClientIdentity } from "./tls-client.ts";
 
 interface RecordedCase {
   readonly caller: string;
@@ -21,8 +30,13 @@ const deleted = {
   key: "/okKvSVEi6NAj05yJ9Ycu+uOgBVIF5Fx61wtOkDLOz8=",
 };
 
-/** Callers that differ by their certificate: they come with TLS. */
-const needTls = new Set(["manager", "selfsigned", "nocert"]);
+/** Callers that differ by their certificate: they come with TLS, to a Curator that has it. */
+const trust = new TestTrust();
+const byCertificate = new Map<string, ClientIdentity | undefined>([
+  ["manager", withoutDnsName("owner", trust.ca, purpose.clientAuth)],
+  ["selfsigned", certificateOf("selfsigned", trust.ca, { selfSigned: true })],
+  ["nocert", undefined],
+]);
 
 /** Where ours answers otherwise, and why. */
 const different: Readonly<Record<string, readonly [status: string, why: string]>> = {
@@ -85,8 +99,10 @@ function callerId(name: string): string {
 }
 
 let cluster: TestCluster;
+let secured: TestCluster;
 
 beforeAll(async () => {
+  secured = await startCluster({ transport: tlsTransport(await readCredentials(trust.files("curator"))) });
   cluster = await startCluster();
   await cluster.report(deleted.id, "192.0.2.200");
   await cluster.announce(deleted.id, deleted.key, []);
@@ -99,11 +115,33 @@ beforeAll(async () => {
     }
   }
 });
-afterAll(() => cluster.stop());
+afterAll(async () => {
+  await cluster.stop();
+  await secured.stop();
+  trust[Symbol.dispose]();
+});
+
+/** Calls with the certificate of one of these callers. */
+async function callSecured(
+  caller: string,
+  call: (client: CuratorClient) => Promise<unknown>,
+): Promise<string> {
+  const channel = tlsChannel(secured.server.port, byCertificate.get(caller));
+  try {
+    return await codeOf(call(clientOf(channel, undefined)));
+  } finally {
+    channel.close();
+  }
+}
 
 describe("UpdateNodeClusterNetworking answers as the real Curator", () => {
-  test.each(cases.filter(({ caller }) => !needTls.has(caller)))("$name", async (recordedCase) => {
+  test.each(cases)("$name", async (recordedCase) => {
     const { caller, name, status } = recordedCase;
+    if (byCertificate.has(caller)) {
+      const request = requestOf(recordedCase);
+      expect(await callSecured(caller, (client) => client.updateNodeClusterNetworking(request))).toBe(status);
+      return;
+    }
     const id = callerId(caller);
     const got = await codeOf(cluster.client(id).updateNodeClusterNetworking(requestOf(recordedCase)));
     expect(got).toBe(different[name]?.[0] ?? status);
@@ -117,14 +155,16 @@ describe("UpdateNodeClusterNetworking answers as the real Curator", () => {
 });
 
 describe("UpdateNodeStatus answers as the real Curator", () => {
-  test.each(statuses.filter(({ caller }) => !needTls.has(caller)))("$name", async (recordedCase) => {
-    const id = callerId(recordedCase.caller);
-    const base64 = recordedCase.request_base64 ?? "";
-    const client = cluster.client(id);
-    const { UpdateNodeStatusRequest } = await import("../../src/gen/curator.js");
+  test.each(statuses)("$name", async (recordedCase) => {
+    const { caller, status, request_base64: base64 = "" } = recordedCase;
     const request = UpdateNodeStatusRequest.decode(Uint8Array.fromBase64(base64));
+    if (byCertificate.has(caller)) {
+      expect(await callSecured(caller, (client) => client.updateNodeStatus(request))).toBe(status);
+      return;
+    }
+    const client = cluster.client(callerId(caller));
     expect(await codeOf(client.updateNodeStatus(request))).toBe(
-      differentStatuses[recordedCase.name]?.[0] ?? recordedCase.status,
+      differentStatuses[recordedCase.name]?.[0] ?? status,
     );
   });
 });

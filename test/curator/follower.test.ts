@@ -3,13 +3,20 @@
  */
 import { describe, expect, test } from "bun:test";
 import { array, assert, asyncProperty, constantFrom, nat, oneof, record } from "fast-check";
-import { systemClock } from "../../src/async.ts";
+import { Value, aborted, systemClock } from "../../src/async.ts";
+import type { LeaderAnswer } from "../../src/core/curators.ts";
 import type { Node, NodeId } from "../../src/core/node.ts";
 import type { CuratorConnection, DecodedEvent } from "../../src/curator/connection.ts";
-import { createFollower, type CuratorFollower, type StreamEvent } from "../../src/curator/follower.ts";
+import {
+  createFollower,
+  type CuratorFollower,
+  type FollowerSettings,
+  type StreamEvent,
+} from "../../src/curator/follower.ts";
 import { connectGrpc } from "../../src/curator/grpc-connection.ts";
 import { CuratorError } from "../../src/errors.ts";
 import { silentLogger } from "../../src/log.ts";
+import { parsePrefix } from "../../src/core/prefix.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { FakeCurator, node as nodeBytes } from "../fakes/curator.ts";
 import { eventually } from "../fakes/eventually.ts";
@@ -43,20 +50,35 @@ interface FakeStream {
   end(error?: Error): void;
 }
 
+/** What a Curator says of the leader, as it changes. */
+type Leading = Value<LeaderAnswer | undefined>;
+
+function leading(answer?: LeaderAnswer): Leading {
+  return new Value<LeaderAnswer | undefined>(answer);
+}
+
 /** Curators in memory: what each does when it is watched. */
 class FakeCurators {
   readonly streams: FakeStream[] = [];
   /** Addresses of all connections so far, and of those that are not closed. */
   readonly connected: string[] = [];
   readonly open = new Set<CuratorConnection>();
+  /** Of each connection: the node that it was to be, if any. */
+  readonly expected: (string | undefined)[] = [];
+  /** By address: what each says of the leader; `undefined`: that there is none. Without an entry it answers UNIMPLEMENTED. */
+  readonly leaders = new Map<string, Leading | "silent">();
+  /** How often anybody was asked who leads. */
+  asked = 0;
   /** Called for each new stream; does nothing unless set: a Curator that is silent. */
   onWatch: (stream: FakeStream) => void = () => {};
 
-  connect = (address: string): CuratorConnection => {
+  connect = (address: string, { expectedId }: { readonly expectedId?: NodeId } = {}): CuratorConnection => {
     this.connected.push(address);
+    this.expected.push(expectedId);
     const connection: CuratorConnection = {
       address,
       watchNodes: (signal, onHeaders) => this.#watch(address, signal, onHeaders ?? (() => {})),
+      watchLeader: (signal) => this.#watchLeader(address, signal),
       announce: () => Promise.resolve(),
       reportStatus: () => Promise.resolve(),
       close: () => this.open.delete(connection),
@@ -64,6 +86,20 @@ class FakeCurators {
     this.open.add(connection);
     return connection;
   };
+
+  /** As the real one: names the leader once, and ends when that changes. */
+  async *#watchLeader(address: string, signal: AbortSignal): AsyncGenerator<LeaderAnswer, void> {
+    this.asked++;
+    const leader = this.leaders.get(address);
+    if (leader === undefined) throw new CuratorError("Cannot ask: UNIMPLEMENTED", { code: 12 });
+    if (leader === "silent") return await aborted(signal);
+    const answer = leader.get();
+    if (answer === undefined) throw unavailable(address, "no leader");
+    yield answer;
+    let changes = -1;
+    for await (const _ of leader.watch(signal))
+      if (++changes > 0) throw unavailable(address, "leader changed");
+  }
 
   async *#watch(
     address: string,
@@ -132,12 +168,13 @@ class Run implements AsyncDisposable {
   constructor(
     onWatch: (stream: FakeStream) => void = () => {},
     addresses: readonly string[] = ["a:1"],
-    prepare: (clock: FakeClock) => void = () => {},
+    prepare: (clock: FakeClock, curators: FakeCurators) => void = () => {},
+    settings: Partial<FollowerSettings> = {},
   ) {
-    prepare(this.clock);
     this.curators.onWatch = onWatch;
+    prepare(this.clock, this.curators);
     this.follower = createFollower(
-      { addresses, self, connect: this.curators.connect },
+      { addresses, self, connect: this.curators.connect, ...settings },
       { clock: this.clock, log: silentLogger },
     );
     this.#done = this.#consume();
@@ -402,6 +439,328 @@ describe("several addresses", () => {
     await run.settle();
     expect(run.seen).toEqual(["2 opened at b:2", "2 last"]);
   });
+});
+
+/** Three Curators, of which one leads; the others answer UNIMPLEMENTED and name it. */
+class Cluster {
+  readonly curators: FakeCurators;
+  leads = "";
+  /** Those that do not answer. */
+  readonly down = new Set<string>();
+
+  constructor(curators: FakeCurators, leads: string, members = ["a", "b", "c"]) {
+    this.curators = curators;
+    for (const id of members) curators.leaders.set(hostOf(id), leading());
+    curators.onWatch = (stream) => this.watch(stream);
+    this.lead(leads);
+  }
+
+  watch(stream: FakeStream): void {
+    if (this.down.has(stream.address)) stream.end(unavailable(stream.address));
+    else if (stream.address === hostOf(this.leads)) full(stream);
+    else stream.end(new CuratorError(`Cannot watch at ${stream.address}: UNIMPLEMENTED`, { code: 12 }));
+  }
+
+  /** Another one leads from now on, and all know it; "": nobody. */
+  lead(id: string): void {
+    this.leads = id;
+    for (const [address, leader] of this.curators.leaders) {
+      if (leader !== "silent") leader.set(id === "" ? undefined : leaderAt(id, address));
+    }
+  }
+}
+
+function hostOf(id: string): string {
+  return `192.0.2.${id.charCodeAt(0)}:7835`;
+}
+
+/** What the Curator at `address` says while `id` leads. */
+function leaderAt(id: string, address: string): LeaderAnswer {
+  const thisNodeId = String.fromCharCode(Number(/(\d+):/.exec(address)?.[1]));
+  return { leaderNodeId: id, leaderHost: `192.0.2.${id.charCodeAt(0)}`, leaderPort: 7835, thisNodeId };
+}
+
+/** A follower of a cluster; `change` is made before anything is dialled. */
+function runInCluster(
+  addresses: readonly string[],
+  leads: string,
+  {
+    change = () => {},
+    settings = {},
+  }: {
+    readonly change?: (cluster: Cluster, clock: FakeClock) => void;
+    readonly settings?: Partial<FollowerSettings>;
+  } = {},
+): Run & { readonly cluster: Cluster } {
+  const made: Cluster[] = [];
+  const prepare = (clock: FakeClock, curators: FakeCurators): void => {
+    const cluster = new Cluster(curators, leads);
+    change(cluster, clock);
+    made.push(cluster);
+  };
+  const run = new Run(() => {}, addresses, prepare, settings);
+  return Object.assign(run, { cluster: made[0] ?? expect.unreachable() });
+}
+
+describe("the leader", () => {
+  test("is found through any Curator, at once, and must prove to be the node that was named", async () => {
+    await using run = runInCluster([hostOf("b")], "c");
+    await run.settle();
+    expect([run.curators.connected, run.curators.expected]).toEqual([
+      [hostOf("b"), hostOf("c")],
+      [undefined, "c"],
+    ]);
+    expect(run.follower.state.get()).toMatchObject({ state: "connected", address: hostOf("c") });
+    expect(run.problems).toEqual([]);
+  });
+
+  test("is followed when it moves, though the old one goes on streaming, and no earlier than a random wait", async () => {
+    await using run = runInCluster([hostOf("a"), hostOf("b")], "a");
+    await run.settle();
+    // The old one's stream stays open, as the real one's does for two seconds; the question is asked again after 250 ms.
+    run.cluster.lead("c");
+    await run.clock.advance(250);
+    expect(run.curators.streams[0]?.open).toBe(false);
+    expect(run.curators.connected).toEqual([hostOf("a")]);
+    await run.clock.advance(250);
+    expect(run.curators.connected.slice(1)).toEqual([hostOf("c")]);
+    expect(run.seen.slice(-3)).toEqual(["1 closed", `2 opened at ${hostOf("c")}`, "2 a last"]);
+    expect(run.problems).toEqual([]);
+  });
+
+  test("that is gone is looked for at all others, and found when one of them leads", async () => {
+    await using run = runInCluster([hostOf("a")], "a");
+    run.follower.learn([{ address: hostOf("b"), nodeId: "b" as NodeId }, { address: hostOf("c") }]);
+    await run.settle();
+    run.cluster.down.add(hostOf("a"));
+    run.cluster.lead("");
+    run.curators.leaders.delete(hostOf("a"));
+    run.stream.end(unavailable(hostOf("a")));
+    await run.clock.advance(2_000);
+    expect(new Set(run.curators.connected)).toEqual(new Set([hostOf("a"), hostOf("b"), hostOf("c")]));
+    expect(run.problems).toHaveLength(1);
+    run.cluster.lead("c");
+    await run.clock.advance(15_000);
+    expect(run.follower.state.get()).toMatchObject({ state: "connected", address: hostOf("c") });
+    expect(run.problems).toEqual([]);
+  });
+
+  test("is waited for a while when a Curator that does not lead is slow to say who does", async () => {
+    await using run = runInCluster([hostOf("a"), hostOf("b")], "c", {
+      change: ({ curators, down }) => {
+        curators.leaders.set(hostOf("a"), "silent");
+        down.add(hostOf("b"));
+      },
+    });
+    await run.clock.advance(4_999);
+    expect(run.curators.connected).toEqual([hostOf("a")]);
+    await run.clock.advance(1);
+    expect(run.curators.connected.slice(0, 2)).toEqual([hostOf("a"), hostOf("b")]);
+  });
+
+  test.each([
+    { name: "has told no address", leader: { leaderHost: "" } },
+    { name: "is inside ClusterNet", leader: { leaderHost: "10.192.0.1" } },
+    { name: "is a name", leader: { leaderHost: "leader.example" } },
+    { name: "has no port", leader: { leaderPort: 0 } },
+    { name: "is not one of --curator-id", leader: { leaderNodeId: "x" } },
+  ])("is not dialled when it $name, and the report says so", async ({ leader }) => {
+    const answer = { ...leaderAt("c", hostOf("a")), ...leader };
+    await using run = runInCluster([hostOf("a")], "c", {
+      change: ({ curators }) => curators.leaders.set(hostOf("a"), leading(answer)),
+      settings: { clusterNets: [parsePrefix("10.192.0.0/11")], curatorIds: ["a", "c"] },
+    });
+    await run.clock.advance(60_000);
+    expect(new Set(run.curators.connected)).toEqual(new Set([hostOf("a")]));
+    expect(run.problems.join()).toContain(`it names leader "${answer.leaderNodeId}" at `);
+  });
+
+  test("elsewhere is not dialled when only this machine's Curators may be", async () => {
+    await using run = runInCluster(["127.0.0.1:1"], "c", {
+      change: ({ curators }) => curators.leaders.set("127.0.0.1:1", leading(leaderAt("c", hostOf("a")))),
+      settings: { loopbackOnly: true },
+    });
+    run.follower.learn([{ address: hostOf("b") }, { address: "[::1]:7835" }]);
+    await run.clock.advance(60_000);
+    expect(new Set(run.curators.connected)).toEqual(new Set(["127.0.0.1:1", "[::1]:7835"]));
+  });
+
+  test("that proves to be another node is followed all the same when its address was given by hand", async () => {
+    await using run = runInCluster([hostOf("a"), hostOf("b")], "b", {
+      change: ({ curators }) => {
+        const answer = { ...leaderAt("b", hostOf("a")), leaderNodeId: "x" };
+        curators.leaders.set(hostOf("a"), leading(answer));
+        const watch = curators.onWatch;
+        curators.onWatch = (stream) => {
+          const untrusted = new CuratorError("Cannot trust: not x", { code: 14, untrusted: true });
+          if (curators.expected.at(-1) === "x") stream.end(untrusted);
+          else watch(stream);
+        };
+      },
+    });
+    await run.settle();
+    expect([run.curators.connected, run.curators.expected]).toEqual([
+      [hostOf("a"), hostOf("b"), hostOf("b")],
+      [undefined, "x", undefined],
+    ]);
+    expect(run.follower.state.get()).toMatchObject({ state: "connected", address: hostOf("b") });
+    expect(run.problems).toEqual([]);
+  });
+
+  test("that cannot be reached is no reason to leave a Curator that serves, again and again", async () => {
+    await using run = runInCluster([hostOf("a")], "a", {
+      change: ({ curators, down }) => {
+        curators.leaders.set(hostOf("a"), leading(leaderAt("c", hostOf("a"))));
+        down.add(hostOf("c"));
+      },
+    });
+    await run.clock.advance(10 * 60_000);
+    expect(run.curators.connected.filter((address) => address === hostOf("c"))).toHaveLength(1);
+    expect(run.follower.state.get()).toMatchObject({ state: "connected", address: hostOf("a") });
+    expect(run.problems).toEqual([]);
+  });
+
+  test("is not looked for while a Curator serves that does not say which node it is", async () => {
+    await using run = runInCluster([hostOf("a")], "a", {
+      change: ({ curators }) =>
+        curators.leaders.set(hostOf("a"), leading({ ...leaderAt("c", hostOf("a")), thisNodeId: "" })),
+    });
+    await run.clock.advance(60_000);
+    expect(run.curators.connected).toEqual([hostOf("a")]);
+  });
+
+  test("that two Curators take each other for gives no quick exchange between them", async () => {
+    await using run = runInCluster([hostOf("a"), hostOf("b")], "a", {
+      change: ({ curators }) => {
+        curators.onWatch = full;
+        curators.leaders.set(hostOf("a"), leading(leaderAt("b", hostOf("a"))));
+        curators.leaders.set(hostOf("b"), leading(leaderAt("a", hostOf("b"))));
+      },
+    });
+    await run.clock.advance(10 * 60_000);
+    expect(run.curators.streams.length).toBeLessThan(100);
+  });
+
+  test("is asked for rarely when a Curator answers that question and ends the answer at once", async () => {
+    await using run = runInCluster([hostOf("a")], "a", {
+      change: ({ curators }) => curators.leaders.set(hostOf("a"), leading()),
+    });
+    await run.clock.advance(60 * 60_000);
+    expect(run.curators.asked).toBeGreaterThan(50);
+    expect(run.curators.asked).toBeLessThan(150);
+  });
+
+  test("that is lost is looked for by hundreds of agents, each at a time of its own", async () => {
+    const agents = 300;
+    const timesMs: number[] = [];
+    for (let agent = 0; agent < agents; agent++) {
+      const run = runInCluster([hostOf("a"), hostOf("b")], "a", {
+        change: (_, clock) => {
+          clock.nextRandom = (agent + 0.5) / agents;
+        },
+      });
+      await run.settle();
+      run.cluster.down.add(hostOf("a"));
+      run.curators.onWatch = (stream) => {
+        if (stream.address === hostOf("b")) timesMs.push(run.clock.nowMs());
+        run.cluster.watch(stream);
+      };
+      run.cluster.lead("");
+      run.stream.end(unavailable(hostOf("a")));
+      await run.clock.advance(499);
+      await run[Symbol.asyncDispose]();
+    }
+    // Of the first tries each tenth of a second has its fifth, and some that were early try a second time.
+    for (let from = 0; from < 500; from += 100) {
+      const tries = timesMs.filter((ms) => ms >= from && ms < from + 100).length;
+      expect([from, tries >= agents / 5 - 1, tries < agents / 2]).toEqual([from, true, true]);
+    }
+  });
+});
+
+describe("Curators that the cluster named", () => {
+  test("are tried after those given by hand, from another one at each agent", async () => {
+    const named = ["x", "y", "z"].map((id) => ({ address: hostOf(id), nodeId: id as NodeId }));
+    const firsts: string[] = [];
+    for (const random of [0, 0.4, 0.9]) {
+      await using run = new Run(
+        (stream) => stream.end(unavailable(stream.address)),
+        ["a:1", "b:2"],
+        (clock) => {
+          clock.nextRandom = random;
+        },
+      );
+      run.follower.learn(named);
+      await run.settle();
+      expect(run.curators.connected.slice(0, 2)).toEqual(["a:1", "b:2"]);
+      expect(run.curators.connected.slice(2, 5).toSorted()).toEqual(named.map(({ address }) => address));
+      expect(new Set(run.curators.expected.slice(2, 5))).toEqual(new Set(["x", "y", "z"]));
+      firsts.push(run.curators.connected[2] ?? "");
+    }
+    expect(firsts).toEqual([hostOf("x"), hostOf("y"), hostOf("z")]);
+  });
+
+  test("never take the place of those given by hand", async () => {
+    await using run = new Run(
+      (stream) => {
+        if (stream.address === hostOf("x")) full(stream);
+        else stream.end(unavailable(stream.address));
+      },
+      ["a:1"],
+    );
+    run.follower.learn([{ address: hostOf("x") }]);
+    await run.settle();
+    run.stream.end(unavailable(hostOf("x")));
+    run.curators.onWatch = (stream) => stream.end(unavailable(stream.address));
+    await run.clock.advance(60_000);
+    expect(run.curators.connected.filter((address) => address === "a:1").length).toBeGreaterThan(5);
+  });
+});
+
+test("a node that was removed is told so, tries rarely, and comes back when it is let in again", async () => {
+  const gone = new CuratorError("Cannot watch: NOT_FOUND: removed", { code: 5 });
+  await using run = new Run(
+    (stream) => stream.end(gone),
+    ["a:1"],
+    (clock) => {
+      clock.nextRandom = 0.999;
+    },
+  );
+  await run.clock.advance(3_600_000);
+  expect(run.problems).toEqual([
+    'announce-refused: This node was removed from the cluster: the Curator knows no node "self" (NOT_FOUND). The mesh ' +
+      "stays as it was; `clusternet node allow self` on the Curator's machine lets this node in again",
+  ]);
+  expect(run.curators.connected.length).toBeGreaterThan(55);
+  expect(run.curators.connected.length).toBeLessThan(70);
+  run.curators.onWatch = full;
+  await run.clock.advance(60_000);
+  expect(run.problems).toEqual([]);
+  run.stream.end(gone);
+  await run.settle();
+  expect(run.problems).toHaveLength(1);
+  expect(run.clock.sleeps.at(-1)).toBeCloseTo(9_990);
+});
+
+test("a Curator whose certificate is refused is a problem of its own until it, or what is in its place, is accepted", async () => {
+  const untrusted = new CuratorError("Cannot trust Curator: foreign CA", { code: 14, untrusted: true });
+  await using run = new Run(
+    (stream) => {
+      if (stream.address === "a:1") stream.end(untrusted);
+      else full(stream);
+    },
+    ["a:1", "b:2"],
+  );
+  await run.settle();
+  expect(run.problems).toEqual(["curator-untrusted: Cannot trust Curator: foreign CA"]);
+  expect(run.follower.state.get()).toMatchObject({ state: "connected", address: "b:2" });
+  run.curators.onWatch = (stream) => {
+    if (stream.address === "a:1") full(stream);
+    else stream.end(unavailable("b:2"));
+  };
+  run.stream.end(unavailable("b:2"));
+  await run.clock.advance(1_000);
+  expect(run.problems).toEqual([]);
 });
 
 describe("a stream that is opened anew", () => {

@@ -1,6 +1,7 @@
 /**
  * A fake Curator as a process of its own, for a network namespace that the test does not live in, or to be stopped
- * with SIGSTOP: `bun test/fakes/curator-process.ts --listen HOST:PORT --control /path.sock`.
+ * with SIGSTOP: `bun test/fakes/curator-process.ts --listen HOST:PORT --control /path.sock`, with TLS when
+ * `--ca`, `--cert` and `--key` are given too.
  *
  * It prints its address on stdout when it listens, and takes HTTP on the control socket: POST `{method, args}` calls
  * that method of FakeCurator, and the answer is its result, both as JSON with bytes as `{"$bytes": base64}`. It ends
@@ -14,11 +15,18 @@ const { values } = parseArgs({
   options: {
     listen: { type: "string", default: "127.0.0.1:0" },
     control: { type: "string" },
+    ca: { type: "string" },
+    cert: { type: "string" },
+    key: { type: "string" },
   },
 });
 if (values.control === undefined) throw new Error("Cannot start: --control is missing, expected a path");
 
-const curator = await FakeCurator.start({ listen: values.listen });
+const { ca, cert, key } = values;
+const curator = await FakeCurator.start({
+  listen: values.listen,
+  ...(ca === undefined || cert === undefined || key === undefined ? {} : { tls: { ca, cert, key } }),
+});
 const control = Bun.serve({
   unix: values.control,
   error: (error) => new Response(error.message, { status: 500 }),

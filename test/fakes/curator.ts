@@ -11,14 +11,17 @@
  *     curator.endStreams({ code: 14, message: "bye" });
  *     curator.seen().announcements                              // what agents said, and when
  *
- * It knows its callers by the `clusternet-node-id` metadata. It answers OK to everything until told otherwise, and
+ * It knows its callers by the `clusternet-node-id` metadata, or with `tls` by their one certificate, and then refuses
+ * others as the real one does. It answers OK to everything until told otherwise, and
  * like the real one shows an announcement or a status report that it took as a change of that node (`reflect`).
  * In a network namespace of its own it runs as a process: see fakes/curator-process.ts.
  */
-import { ServerCredentials } from "@grpc/grpc-js";
 import type { Server } from "nice-grpc";
 import { createServer, Metadata, ServerError, Status } from "nice-grpc";
 import type { CallContext } from "nice-grpc-common";
+import { aborted } from "../../src/async.ts";
+import type { Transport } from "../../src/curator-server/server.ts";
+import { tlsTransport } from "../../src/curator-server/tls.ts";
 import { NodeClusterNetworking, NodeState, NodeStatus } from "../../src/gen/common.ts";
 import {
   CuratorDefinition,
@@ -30,6 +33,8 @@ import {
   WatchEvent_Progress,
   type WatchRequest,
 } from "../../src/gen/curator.ts";
+import type { CredentialFiles } from "../../src/trust/credential-files.ts";
+import { readCredentials } from "../../src/trust/credentials.ts";
 
 /** What `node` makes a Node of; whatever is left out is not on the wire either. */
 export interface FakeNode {
@@ -139,6 +144,15 @@ export interface BacklogStyle {
   readonly silent?: boolean;
 }
 
+/** What GetCurrentLeader answers. */
+export interface FakeLeader {
+  readonly nodeId: string;
+  readonly host: string;
+  readonly port: number;
+  /** The node whose Curator answers; left out it does not say. */
+  readonly thisNodeId?: string;
+}
+
 interface Stream {
   readonly number: number;
   readonly nodeId: string;
@@ -181,11 +195,13 @@ export class FakeCurator implements AsyncDisposable {
   #server: Server | undefined;
   #host = "127.0.0.1";
   #port = 0;
-  #credentials: ServerCredentials = ServerCredentials.createInsecure();
+  #transport: Pick<Transport, "credentials" | "identify"> | undefined;
   readonly #nodes = new Map<string, Uint8Array>();
   #style: BacklogStyle = {};
   #reflect = true;
-  #leader: { nodeId: string; host: string; port: number } | undefined;
+  #leader: FakeLeader | undefined;
+  /** Aborts when another one leads. */
+  #leaderChange = new AbortController();
   #announcementRefusal: Refusal | undefined;
   #statusRefusal: Refusal | undefined;
   #watchRefusal: Refusal | undefined;
@@ -194,16 +210,16 @@ export class FakeCurator implements AsyncDisposable {
   readonly #announcements: Seen["announcements"][number][] = [];
   readonly #statusReports: Seen["statusReports"][number][] = [];
 
-  /** Listens; port 0 takes a free one. */
+  /** Listens; port 0 takes a free one. Without `tls` in plain text. */
   static async start(
-    options: { readonly listen?: string; readonly credentials?: ServerCredentials } = {},
+    options: { readonly listen?: string; readonly tls?: CredentialFiles } = {},
   ): Promise<FakeCurator> {
     const curator = new FakeCurator();
     const listen = options.listen ?? "127.0.0.1:0";
     const colon = listen.lastIndexOf(":");
     curator.#host = listen.slice(0, colon);
     curator.#port = Number(listen.slice(colon + 1));
-    if (options.credentials !== undefined) curator.#credentials = options.credentials;
+    if (options.tls !== undefined) curator.#transport = tlsTransport(await readCredentials(options.tls));
     await curator.resume();
     return curator;
   }
@@ -302,9 +318,14 @@ export class FakeCurator implements AsyncDisposable {
     this.#callsHang = on;
   }
 
-  /** Whom GetCurrentLeader names; nobody from the start (UNAVAILABLE). */
-  leader(leader?: { readonly nodeId: string; readonly host: string; readonly port: number }): void {
+  /**
+   * Whom GetCurrentLeader names; nobody from the start (UNAVAILABLE). As the real one's, its stream ends UNAVAILABLE when
+   * this changes.
+   */
+  leader(leader?: FakeLeader): void {
     this.#leader = leader;
+    this.#leaderChange.abort();
+    this.#leaderChange = new AbortController();
   }
 
   seen(): Seen {
@@ -343,8 +364,10 @@ export class FakeCurator implements AsyncDisposable {
       updateNodeClusterNetworking: (request, context) => this.#takeAnnouncement(request, context),
       updateNodeStatus: (request, context) => this.#takeStatusReport(request, context),
     });
-    server.add(CuratorLocalDefinition, { getCurrentLeader: () => this.#currentLeader() });
-    this.#port = await server.listen(this.address, this.#credentials);
+    server.add(CuratorLocalDefinition, {
+      getCurrentLeader: (_request, context) => this.#currentLeader(context),
+    });
+    this.#port = await server.listen(this.address, this.#transport?.credentials);
     this.#server = server;
   }
 
@@ -364,7 +387,7 @@ export class FakeCurator implements AsyncDisposable {
   async *#watch(_request: WatchRequest, context: CallContext): AsyncGenerator<Uint8Array, void> {
     const stream: Stream = {
       number: this.#streams.length + 1,
-      nodeId: callerOf(context),
+      nodeId: this.#callerOf(context),
       openedAt: Date.now(),
       open: true,
       queue: [],
@@ -405,7 +428,7 @@ export class FakeCurator implements AsyncDisposable {
     request: UpdateNodeClusterNetworkingRequest,
     context: CallContext,
   ): Promise<Record<string, never>> {
-    const nodeId = callerOf(context);
+    const nodeId = this.#callerOf(context);
     const announced = request.clusternet ?? NodeClusterNetworking.fromPartial({});
     const refusal = this.#announcementRefusal;
     this.#announcements.push({
@@ -425,6 +448,7 @@ export class FakeCurator implements AsyncDisposable {
     request: UpdateNodeStatusRequest,
     context: CallContext,
   ): Promise<Record<string, never>> {
+    if (this.#transport !== undefined) this.#callerOf(context);
     const status = request.status ?? new Uint8Array();
     const refusal = this.#statusRefusal;
     this.#statusReports.push({
@@ -438,6 +462,14 @@ export class FakeCurator implements AsyncDisposable {
     if (refusal !== undefined) throw errorOf(refusal);
     this.#change(request.nodeId, { status });
     return {};
+  }
+
+  /** With TLS by the one certificate, as the real one; without by the caller's own word. */
+  #callerOf(context: CallContext): string {
+    if (this.#transport === undefined) return Metadata(context.metadata).get("clusternet-node-id") ?? "";
+    const caller = this.#transport.identify(context);
+    if (typeof caller !== "string") throw errorOf(caller);
+    return caller;
   }
 
   #change(nodeId: string, change: Partial<Node>): void {
@@ -454,20 +486,21 @@ export class FakeCurator implements AsyncDisposable {
     });
   }
 
-  async *#currentLeader(): AsyncGenerator<
-    { leaderNodeId: string; leaderHost: string; leaderPort: number },
+  async *#currentLeader(
+    context: CallContext,
+  ): AsyncGenerator<
+    { leaderNodeId: string; leaderHost: string; leaderPort: number; thisNodeId: string },
     void
   > {
     const leader = this.#leader;
     if (leader !== undefined) {
-      yield { leaderNodeId: leader.nodeId, leaderHost: leader.host, leaderPort: leader.port };
+      const { nodeId, host, port, thisNodeId = "" } = leader;
+      const until = AbortSignal.any([this.#leaderChange.signal, context.signal]);
+      yield { leaderNodeId: nodeId, leaderHost: host, leaderPort: port, thisNodeId };
+      await aborted(until);
     }
     throw errorOf({ code: 14, message: "no leader" });
   }
-}
-
-function callerOf(context: CallContext): string {
-  return Metadata(context.metadata).get("clusternet-node-id") ?? "";
 }
 
 function errorOf(refusal: Refusal): ServerError {

@@ -6,7 +6,8 @@
  */
 import { readFileSync } from "node:fs";
 import { parsePrivateKey, type PublicKey } from "../../src/core/key.ts";
-import { parsePrefix } from "../../src/core/prefix.ts";
+import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { parseWgConfig, renderEndpoint } from "../../src/core/wg-config.ts";
 import { CommandError } from "../../src/errors.ts";
 import type { HostMemory, HostRemembers } from "../../src/host/host.ts";
 import type { RunCommand } from "../../src/host/command.ts";
@@ -95,7 +96,8 @@ export class FakeHost {
     this.changes.push(command);
     const fate = this.fate(command);
     if (fate === "refused") throw refuse(argv, "injected");
-    if (argv[0] === "wg") this.#wgSet(argv);
+    if (argv[0] === "wg" && argv[1] === "syncconf") this.#wgSyncconf(argv);
+    else if (argv[0] === "wg") this.#wgSet(argv);
     else if (argv[0] === "ip") this.#ip(argv);
     else throw new Error(`the fake host does not know "${command}"`);
     if (fate === "done but failed") throw refuse(argv, "injected, after it was done");
@@ -266,6 +268,26 @@ export class FakeHost {
       else if (key === undefined) throw new Error(`the fake host does not know "${argv.join(" ")}"`);
       else this.#wgPeer(link, owners, { key, word: word ?? "", value });
       if (key !== undefined && word === "peer" && !link.peers.has(key)) link.peers.set(key, newPeer());
+    }
+  }
+
+  /** Everything as the file says; a fwmark that it does not name goes. */
+  #wgSyncconf(argv: readonly string[]): void {
+    const [, , name = "", file = ""] = argv;
+    const link = this.links.get(name);
+    if (link?.kind !== "wireguard") throw refuse(argv, "Unable to modify interface: No such device");
+    const { privateKey, listenPort, nodes } = parseWgConfig(readFileSync(file, "utf8"));
+    link.publicKey = privateKey.publicKey;
+    link.fwmark = 0;
+    this.#listen(argv, link, listenPort);
+    const before = link.peers;
+    link.peers = new Map();
+    for (const { publicKey, externalAddress, prefixes } of nodes) {
+      const peer = before.get(publicKey) ?? newPeer();
+      const address = externalAddress === "" ? undefined : parseAddress(externalAddress);
+      if (address !== undefined) peer.endpoint = renderEndpoint(address, listenPort);
+      peer.allowedIps = [...prefixes];
+      link.peers.set(publicKey, peer);
     }
   }
 

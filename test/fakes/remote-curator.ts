@@ -8,6 +8,7 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { CredentialFiles } from "../../src/trust/credential-files.ts";
 import type { FakeCurator } from "./curator.ts";
 
 const methods = [
@@ -96,7 +97,11 @@ export class RemoteCurator implements AsyncDisposable {
 
   /** Starts it and waits until it listens. `prefix` is a command that runs another one, like `ip netns exec NAME`. */
   static async start(
-    options: { readonly listen?: string; readonly prefix?: readonly string[] } = {},
+    options: {
+      readonly listen?: string;
+      readonly prefix?: readonly string[];
+      readonly tls?: CredentialFiles;
+    } = {},
   ): Promise<RemoteCurator> {
     const folder = await mkdtemp(join(tmpdir(), "curator-"));
     const socket = join(folder, "control.sock");
@@ -109,6 +114,7 @@ export class RemoteCurator implements AsyncDisposable {
       options.listen ?? "127.0.0.1:0",
       "--control",
       socket,
+      ...Object.entries(options.tls ?? {}).flatMap(([name, path]) => [`--${name}`, path]),
     ];
     const child = Bun.spawn(argv, { stdin: "pipe", stdout: "pipe", stderr: "inherit" });
     const { value } = await child.stdout.getReader().read();

@@ -1,10 +1,16 @@
 /** The state file: what a restart remembers, and what becomes of damage. */
 import { describe, expect, test } from "bun:test";
-import { lstat, mkdir, readFile, writeFile } from "node:fs/promises";
+import { lstat, mkdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
-import { emptyState, readBootId, StateFile, type AgentState } from "../../src/host/state-file.ts";
+import {
+  AgentMemory,
+  emptyState,
+  readBootId,
+  StateFile,
+  type AgentState,
+} from "../../src/host/state-file.ts";
 import { silentLogger, type Logger } from "../../src/log.ts";
 import { octal, withDirectory } from "./temporary.ts";
 
@@ -158,4 +164,36 @@ describe("StateFile", () => {
 test("readBootId() is the kernel's and stays the same", async () => {
   expect(await readBootId()).toMatch(/^[0-9a-f-]{36}$/);
   expect(await readBootId()).toBe(await readBootId());
+});
+
+describe("AgentMemory", () => {
+  test("keeps what host and agent each change, whoever writes first", async () => {
+    await withStateFile(async (path) => {
+      const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
+      const { learnedCurators, ...ofHost } = state;
+      await Promise.all([memory.learn(["192.0.2.9:1"]), memory.set(ofHost), memory.learn(learnedCurators)]);
+      expect(memory.get()).toEqual(state);
+      expect(await readFile(path, "utf8")).toBe(stateText);
+    });
+  });
+
+  test("says that it cannot be written, remembers all the same, and writes it with what comes next", async () => {
+    await withStateFile(async (path) => {
+      const { learnedCurators, ...ofHost } = state;
+      await mkdir(path);
+      const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
+      expect(await memory.learn(learnedCurators).catch(() => "refused")).toBe("refused");
+      await rmdir(path);
+      await memory.set(ofHost);
+      expect(await readFile(path, "utf8")).toBe(stateText);
+    });
+  });
+
+  test("without a file writes nothing", async () => {
+    await withStateFile(async (path) => {
+      const memory = new AgentMemory(emptyState);
+      await memory.learn(["192.0.2.9:1"]);
+      expect([memory.get().learnedCurators, await Bun.file(path).exists()]).toEqual([["192.0.2.9:1"], false]);
+    });
+  });
 });

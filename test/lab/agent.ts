@@ -12,15 +12,14 @@ import { join } from "node:path";
 import type { Status } from "../../src/status.ts";
 import { fetchStatus } from "../../src/status-socket.ts";
 import { RemoteCurator } from "../fakes/remote-curator.ts";
+import type { CredentialFiles } from "../../src/trust/credential-files.ts";
+import { clusterNets, executable } from "./executable.ts";
 import type { Lab, Machine, PodNetwork } from "./lab.ts";
 import type { LabProcess } from "./process.ts";
+import type { LabTrust } from "./trust.ts";
 import { waitFor } from "./wait.ts";
 
-/** The executable under test; scripts/test.ts builds it. */
-export const executable = join(import.meta.dir, "../../dist/clusternet");
-
-/** ClusterNets of the lab, one per family. */
-export const clusterNets = ["10.192.0.0/11", "fd10:c1::/32"];
+export { clusterNets, executable };
 
 /** Pod networks number N of both families: 10.192.N.0/24 with a pod at .2, fd10:c1:0:N::/64 with a pod at ::2. */
 export function podOf(number: number): readonly PodNetwork[] {
@@ -30,14 +29,26 @@ export function podOf(number: number): readonly PodNetwork[] {
   ];
 }
 
-/** A scripted Curator (fakes/curator.ts) on a machine of its own called "cluster". */
+/** A scripted Curator (fakes/curator.ts) on a machine of its own called "cluster"; in plain text without `tls`. */
 export async function scriptedCurator(
   lab: Lab,
   name = "cluster",
+  tls?: CredentialFiles,
 ): Promise<RemoteCurator & { machine: Machine }> {
-  const machine = await lab.machine(name);
+  return await scriptedCuratorOn(await lab.machine(name), tls);
+}
+
+/** The same on a machine that is there. */
+export async function scriptedCuratorOn(
+  machine: Machine,
+  tls?: CredentialFiles,
+): Promise<RemoteCurator & { machine: Machine }> {
   const prefix = ["nsenter", "-t", String(machine.namespace.pid), "-n", "-m", "--"];
-  const curator = await RemoteCurator.start({ listen: `${machine.address}:7835`, prefix });
+  const curator = await RemoteCurator.start({
+    listen: `${machine.address}:7835`,
+    prefix,
+    ...(tls === undefined ? {} : { tls }),
+  });
   return Object.assign(curator, { machine });
 }
 
@@ -48,6 +59,8 @@ export interface AgentOptions {
   readonly directory: string;
   /** Default: the machine's name. */
   readonly nodeId?: string;
+  /** TLS with credentials of this cluster. Without: no TLS, which scripted Curators are spoken to in. */
+  readonly trust?: LabTrust;
   readonly pod?: readonly PodNetwork[];
   /** Default: the machine's IPv4 address. */
   readonly externalAddress?: string;
@@ -80,26 +93,25 @@ export class Agent {
 
   /** Starts `run` and waits until its socket answers. */
   static async start(machine: Machine, options: AgentOptions): Promise<Agent> {
+    const { trust, nodeId = machine.name, directory } = options;
+    await trust?.ensure(nodeId, join(directory, nodeId));
     const agent = new Agent(machine, options);
     await agent.status((status) => status.agent.running, 10_000);
     return agent;
   }
 
-  /** Starts `run` without waiting for anything: for starts that fail. */
+  /** Starts `run` without waiting for anything, credentials as they are: for starts that fail. */
   static spawn(machine: Machine, options: AgentOptions): Agent {
     return new Agent(machine, options);
   }
 
   /** What `run` is given: userspace WireGuard, both families, quick to compare. */
   get flags(): readonly string[] {
-    const { curator, pod = [], flags = [] } = this.#options;
+    const { curator, pod = [], flags = [], trust } = this.#options;
     const curators = typeof curator === "string" ? [curator] : curator;
     return [
-      "--insecure",
-      "--insecure-anywhere",
+      ...(trust === undefined ? ["--insecure", "--insecure-anywhere", "--node-id", this.nodeId] : []),
       ...curators.flatMap((each) => ["--curator", each]),
-      "--node-id",
-      this.nodeId,
       "--data-dir",
       this.dataDirectory,
       "--external-address",

@@ -1,0 +1,16 @@
+/**
+ * Which files the credentials of a node are (C3), without reading any: what the command line needs to know.
+ */
+
+/** Paths of the credentials. */
+export interface CredentialFiles {
+  /** Certificate of the cluster CA. */
+  readonly ca: string;
+  /** Certificate of the node. */
+  readonly cert: string;
+  /** Private key of that certificate, PKCS#8. */
+  readonly key: string;
+}
+
+/** Names of the files in a directory of credentials. */
+export const credentialNames = { ca: "ca.pem", cert: "cert.pem", key: "cert-key.pem" } as const;
