@@ -30,7 +30,7 @@ export interface WatchRequest {
 
 /** One node. */
 export interface WatchRequest_NodeInCluster {
-  /** NOT_FOUND when there is no such node; the stream ends so too when it is deleted. */
+  /** Nothing comes while there is no such node; a deleted one is a tombstone. The stream stays open in both cases. */
   nodeId: string;
 }
 
