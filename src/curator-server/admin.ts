@@ -5,33 +5,33 @@
  * never in the path: an ID may hold any printable character.
  */
 import { rmSync } from "node:fs";
-import { array, literal, nullable, object, parse, picklist, string, type InferOutput } from "valibot";
+import * as v from "valibot";
 import { ClusternetError, exitStatus, isSystemError, messageOf, SettingsError } from "../errors.ts";
 import { bindPrivateSocket, socketPath } from "../host/files.ts";
 import { curatorNodeId } from "./caller.ts";
 import type { MembershipChange, Registry } from "./registry.ts";
 
-const listedNode = object({
-  id: string(),
-  state: picklist(["up", "removed"]),
-  externalAddress: nullable(string()),
-  publicKey: nullable(string()),
-  prefixes: array(string()),
+const listedNode = v.object({
+  id: v.string(),
+  state: v.picklist(["up", "removed"]),
+  externalAddress: v.nullable(v.string()),
+  publicKey: v.nullable(v.string()),
+  prefixes: v.array(v.string()),
   /** RFC 3339, UTC. */
-  lastReportAt: nullable(string()),
+  lastReportAt: v.nullable(v.string()),
 });
 /** A line of `node list`. */
-export type ListedNode = InferOutput<typeof listedNode>;
+export type ListedNode = v.InferOutput<typeof listedNode>;
 
 const outcomes = ["done", "was-so", "unknown-node"] as const;
 /** What `node remove` or `node allow` came to. */
 export type Outcome = (typeof outcomes)[number];
 
-const listAnswer = object({ nodes: array(listedNode) });
-const changeAnswer = object({ outcome: picklist(outcomes) });
-const failureAnswer = object({ error: string() });
-const changeRequest = object({ change: picklist(["remove", "allow"]), id: string() });
-const requestHeader = literal("application/json");
+const listAnswer = v.object({ nodes: v.array(listedNode) });
+const changeAnswer = v.object({ outcome: v.picklist(outcomes) });
+const failureAnswer = v.object({ error: v.string() });
+const changeRequest = v.object({ change: v.picklist(["remove", "allow"]), id: v.string() });
+const requestHeader = v.literal("application/json");
 
 export interface AdminSocket {
   stop(): Promise<void>;
@@ -67,7 +67,7 @@ async function answer(request: Request, registry: Registry): Promise<Response> {
     return failure(400, "Cannot answer: expected GET, or POST of application/json");
   }
   try {
-    const { change, id: text } = parse(changeRequest, await request.json());
+    const { change, id: text } = v.parse(changeRequest, await request.json());
     const id = curatorNodeId(text);
     if (typeof id !== "string") return failure(400, id.message);
     const outcome: MembershipChange =
@@ -105,7 +105,7 @@ function listNodes(registry: Registry): readonly ListedNode[] {
 /** Members by ID, then removed nodes by ID. Throws ClusternetError, exit 69 when no Curator runs there. */
 export async function readNodes(dataDirectory: string): Promise<readonly ListedNode[]> {
   const body = await ask(dataDirectory, { method: "GET" });
-  return parse(listAnswer, body).nodes;
+  return v.parse(listAnswer, body).nodes;
 }
 
 /** Asks for a node to be removed or allowed. Throws as `readNodes`. */
@@ -118,7 +118,7 @@ export async function changeMembership(
     headers: { "content-type": requestHeader.literal },
     body: JSON.stringify(request),
   });
-  return parse(changeAnswer, body).outcome;
+  return v.parse(changeAnswer, body).outcome;
 }
 
 async function ask(dataDirectory: string, init: RequestInit): Promise<unknown> {
@@ -139,7 +139,7 @@ async function ask(dataDirectory: string, init: RequestInit): Promise<unknown> {
   }
   const body: unknown = await response.json();
   if (!response.ok)
-    throw new ClusternetError(parse(failureAnswer, body).error, { exit: exitStatus.settings });
+    throw new ClusternetError(v.parse(failureAnswer, body).error, { exit: exitStatus.settings });
   return body;
 }
 

@@ -19,8 +19,8 @@ import {
   type Prefix,
 } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
-import type { NodeClusterNetworking } from "../gen/common.js";
-import type { UpdateNodeStatusRequest } from "../gen/curator.js";
+import type { NodeClusterNetworking } from "../gen/common.ts";
+import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Holding } from "./prefix-index.ts";
 import { invalid, nodeCommand, removedRefusal, type Refusal } from "./refusal.ts";
 import { decodeStatus } from "./status-bytes.ts";

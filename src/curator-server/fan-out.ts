@@ -6,8 +6,8 @@
  * keep their turn in that queue, so one that changes all the time cannot be overtaken for ever. A first picture is
  * cut into events after passing 2 MiB, as the real Curator does, and the last of them carries LAST_BACKLOGGED.
  */
-import { Node, WatchEvent, WatchEvent_Progress } from "../gen/curator.js";
-import { NodeState } from "../gen/common.js";
+import { Node, WatchEvent, WatchEvent_Progress } from "../gen/curator.ts";
+import { NodeState } from "../gen/common.ts";
 import type { NodeId } from "../core/node.ts";
 import { removedRefusal, unavailable, type Refusal } from "./refusal.ts";
 import type { StoredNode } from "./store.ts";

@@ -7,7 +7,7 @@ import { ServerCredentials } from "@grpc/grpc-js";
 import { createServer } from "nice-grpc";
 import type { Prefix } from "../core/prefix.ts";
 import { ClusternetError, exitStatus, messageOf, SettingsError } from "../errors.ts";
-import { CuratorLocalDefinition } from "../gen/curator.js";
+import { CuratorLocalDefinition } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { identifyInsecureCaller, type IdentifyCaller } from "./caller.ts";
 import { Registry } from "./registry.ts";

@@ -13,7 +13,7 @@ import {
   type CuratorLocalDefinition,
   type GetCurrentLeaderResponse,
   type WatchRequest,
-} from "../gen/curator.js";
+} from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
 import type { Watcher } from "./fan-out.ts";

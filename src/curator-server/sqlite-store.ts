@@ -7,7 +7,7 @@
 import { Database } from "bun:sqlite";
 import { closeSync, fsyncSync, openSync } from "node:fs";
 import { dirname } from "node:path";
-import { array, instance, integer, minValue, number, object, parse, pipe, string } from "valibot";
+import * as v from "valibot";
 import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
 import { ClusternetError, isSystemError, messageOf, SettingsError } from "../errors.ts";
 import type { NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";
@@ -32,17 +32,17 @@ const schema = `
   PRAGMA user_version = ${schemaVersion};
 `;
 
-const nodeRow = object({
-  id: string(),
-  external_address: string(),
-  reported_at_ms: pipe(number(), integer(), minValue(0)),
-  status: instance(Uint8Array),
-  public_key: string(),
-  prefixes: string(),
+const nodeRow = v.object({
+  id: v.string(),
+  external_address: v.string(),
+  reported_at_ms: v.pipe(v.number(), v.integer(), v.minValue(0)),
+  status: v.instance(Uint8Array),
+  public_key: v.string(),
+  prefixes: v.string(),
 });
-const keyRow = object({ public_key: string(), node_id: string() });
-const removedRow = object({ id: string() });
-const prefixTexts = array(string());
+const keyRow = v.object({ public_key: v.string(), node_id: v.string() });
+const removedRow = v.object({ id: v.string() });
+const prefixTexts = v.array(v.string());
 
 /** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
 export function openSqliteStore(path: string): NodeStore {
@@ -175,12 +175,12 @@ class SqliteStore implements NodeStore {
         nodes: this.#rows("SELECT * FROM node ORDER BY id").map(readNode),
         keys: new Map(
           this.#rows("SELECT * FROM used_key").map((row) => {
-            const { public_key: publicKey, node_id: id } = parse(keyRow, row);
+            const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
             return [publicKey, readNodeId(id)];
           }),
         ),
         removed: new Set(
-          this.#rows("SELECT * FROM removed_node").map((row) => readNodeId(parse(removedRow, row).id)),
+          this.#rows("SELECT * FROM removed_node").map((row) => readNodeId(v.parse(removedRow, row).id)),
         ),
       };
     } catch (error) {
@@ -211,14 +211,14 @@ class SqliteStore implements NodeStore {
 }
 
 function readNode(row: unknown): StoredNode {
-  const node = parse(nodeRow, row);
+  const node = v.parse(nodeRow, row);
   return {
     id: readNodeId(node.id),
     externalAddress: node.external_address,
     reportedAtMs: node.reported_at_ms,
     status: node.status,
     publicKey: node.public_key,
-    prefixes: parse(prefixTexts, JSON.parse(node.prefixes)),
+    prefixes: v.parse(prefixTexts, JSON.parse(node.prefixes)),
   };
 }
 

@@ -6,7 +6,7 @@
  * status must come back from an older Curator as it went in.
  */
 import protobuf from "protobufjs/minimal.js";
-import { Timestamp } from "../gen/google/protobuf/timestamp.js";
+import { Timestamp } from "../gen/google/protobuf/timestamp.ts";
 import { messageOf } from "../errors.ts";
 import type { Unreadable } from "../core/prefix.ts";
 

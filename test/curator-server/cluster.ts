@@ -11,7 +11,7 @@ import {
   type Transport,
 } from "../../src/curator-server/server.ts";
 import { MemoryStore, type NodeStore } from "../../src/curator-server/store.ts";
-import { NodeStatus } from "../../src/gen/common.js";
+import { NodeStatus } from "../../src/gen/common.ts";
 import {
   CuratorDefinition,
   CuratorLocalDefinition,
@@ -20,7 +20,7 @@ import {
   type CuratorClient,
   type CuratorLocalClient,
   type WatchEvent,
-} from "../../src/gen/curator.js";
+} from "../../src/gen/curator.ts";
 import { silentLogger, type Logger } from "../../src/log.ts";
 
 export interface TestCluster {

@@ -8,7 +8,7 @@ import {
   UpdateNodeClusterNetworkingRequest,
   UpdateNodeStatusRequest,
   type CuratorClient,
-} from "../../src/gen/curator.js";
+} from "../../src/gen/curator.ts";
 import { purpose } from "../../src/trust/certificate.ts";
 import { readCredentials } from "../../src/trust/credentials.ts";
 import recorded from "../fixtures/update-clusternet.json";

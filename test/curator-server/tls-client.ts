@@ -5,7 +5,7 @@ import { credentials } from "@grpc/grpc-js";
 import type { X509Certificate } from "node:crypto";
 import { createSecureContext } from "node:tls";
 import { createChannel, createClientFactory, type Channel } from "nice-grpc";
-import { CuratorLocalDefinition } from "../../src/gen/curator.js";
+import { CuratorLocalDefinition } from "../../src/gen/curator.ts";
 import { revealKey } from "../../src/trust/credentials.ts";
 import type { KeyedCertificate } from "../../src/trust/make-certificate.ts";
 

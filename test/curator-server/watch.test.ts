@@ -8,7 +8,7 @@ import { createChannel } from "nice-grpc";
 import type { NodeId } from "../../src/core/node.ts";
 import { FanOut } from "../../src/curator-server/fan-out.ts";
 import { MemoryStore, type StoredNode } from "../../src/curator-server/store.ts";
-import { WatchEvent } from "../../src/gen/curator.js";
+import { WatchEvent } from "../../src/gen/curator.ts";
 import {
   clientOf,
   codeNameOf,
