@@ -4,9 +4,12 @@
  * Every part of the agent replaces its own list (its `source`) as a whole, as often as it likes; only what
  * differs from the list before is an event. Two problems are the same when kind, node and message are. One
  * reported by two sources is one problem: it ends when the last of them lets go.
+ *
+ * Each node has so many lines a minute and a count of the rest, or one that changes its bad data all the time would
+ * flood the log of every other node. What lasts (`current`) is exact whatever was logged.
  */
 import type { Clock } from "./async.ts";
-import type { Problem } from "./core/problem.ts";
+import { type Problem, quote } from "./core/problem.ts";
 import type { Logger } from "./log.ts";
 
 /** A problem that lasts. */
@@ -17,6 +20,19 @@ export interface LastingProblem extends Problem {
 /** So many beginnings, and endings, of one change are logged singly; then their number. */
 const loggedSingly = 20;
 
+/** So many beginnings and endings of one node are logged in a minute: all that 16 problems kept of a node begin with. */
+const linesOfNode = 20;
+const minuteMs = 60_000;
+
+/** The lines of one node, or of what belongs to none, in the minute that began with the first of them. */
+interface Budget {
+  readonly sinceMs: number;
+  readonly nodeId: Problem["nodeId"];
+  lines: number;
+  begun: number;
+  ended: number;
+}
+
 interface Entry {
   readonly problem: LastingProblem;
   readonly sources: Set<string>;
@@ -24,11 +40,13 @@ interface Entry {
 
 export class ProblemLog {
   readonly #log: Logger;
-  readonly #clock: Pick<Clock, "wallTime">;
+  readonly #clock: Pick<Clock, "wallTime" | "nowMs">;
   readonly #entries = new Map<string, Entry>();
   readonly #keysOf = new Map<string, ReadonlySet<string>>();
+  /** By `budgetOf`, the oldest first. */
+  readonly #budgets = new Map<string, Budget>();
 
-  constructor(log: Logger, clock: Pick<Clock, "wallTime">) {
+  constructor(log: Logger, clock: Pick<Clock, "wallTime" | "nowMs">) {
     this.#log = log;
     this.#clock = clock;
   }
@@ -60,11 +78,10 @@ export class ProblemLog {
       ended.push(entry.problem);
     }
     this.#keysOf.set(source, after);
-    this.#tell(begun, (problem) => this.#log.warn(problem.message, fieldsOf(problem)), "more problems began");
-    this.#tell(
-      ended,
-      (problem) => this.#log.info(`No longer: ${problem.message}`, fieldsOf(problem)),
-      "more problems ended",
+    this.#closeMinutes();
+    this.#tell(begun, "begun", (problem) => this.#log.warn(problem.message, fieldsOf(problem)));
+    this.#tell(ended, "ended", (problem) =>
+      this.#log.info(`No longer: ${problem.message}`, fieldsOf(problem)),
     );
   }
 
@@ -80,11 +97,60 @@ export class ProblemLog {
       );
   }
 
-  #tell(problems: readonly Problem[], one: (problem: Problem) => void, rest: string): void {
-    for (const problem of problems.slice(0, loggedSingly)) one(problem);
-    const more = problems.length - loggedSingly;
-    if (more > 0) this.#log.warn(`${more} ${rest}; all that last are in the status`, { count: more });
+  #tell(problems: readonly Problem[], which: "begun" | "ended", one: (problem: Problem) => void): void {
+    let singly = 0;
+    let more = 0;
+    for (const problem of problems) {
+      const budget = this.#budgetOf(problem);
+      if (budget.lines >= linesOfNode) {
+        budget[which]++;
+      } else if (singly < loggedSingly) {
+        singly++;
+        budget.lines++;
+        one(problem);
+      } else {
+        more++;
+      }
+    }
+    if (more === 0) return;
+    const happened = which === "begun" ? "began" : "ended";
+    this.#log.warn(`${more} more problems ${happened}; all that last are in the status`, { count: more });
   }
+
+  #budgetOf(problem: Problem): Budget {
+    const name = budgetName(problem);
+    let budget = this.#budgets.get(name);
+    if (budget === undefined) {
+      budget = { sinceMs: this.#clock.nowMs(), nodeId: problem.nodeId, lines: 0, begun: 0, ended: 0 };
+      this.#budgets.set(name, budget);
+    }
+    return budget;
+  }
+
+  /**
+   * Tells what was left out in the minutes that are over. There is no timer for it: every part replaces its list at
+   * `--resync` at the latest.
+   */
+  #closeMinutes(): void {
+    for (const [name, { sinceMs, nodeId, begun, ended }] of this.#budgets) {
+      if (this.#clock.nowMs() - sinceMs < minuteMs) return;
+      this.#budgets.delete(name);
+      if (begun + ended === 0) continue;
+      const whose = nodeId === undefined ? "" : ` of node ${quote(nodeId)}`;
+      this.#log.warn(
+        `Left out for a minute: ${begun} more problems${whose} began, ${ended} ended; all that last are in the status`,
+        { begun, ended, node: nodeId },
+      );
+    }
+  }
+}
+
+/**
+ * A node that is named has its own budget. Nodes whose very ID cannot be used share one, so that they cannot silence
+ * what is said of the host and the Curator.
+ */
+function budgetName({ kind, nodeId }: Problem): string {
+  return nodeId ?? (kind === "node-id" ? " nameless" : "");
 }
 
 function keyOf({ kind, nodeId, message }: Problem): string {

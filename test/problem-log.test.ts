@@ -4,6 +4,7 @@ import type { NodeId } from "../src/core/node.ts";
 import type { Problem, ProblemKind } from "../src/core/problem.ts";
 import type { Logger } from "../src/log.ts";
 import { ProblemLog } from "../src/problem-log.ts";
+import { FakeClock } from "./fakes/clock.ts";
 
 function book() {
   const lines: string[] = [];
@@ -13,9 +14,8 @@ function book() {
       lines.push(`${level} ${message} ${JSON.stringify(fields)}`);
     };
   const log = { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") };
-  let minute = 0;
-  const problems = new ProblemLog(log, { wallTime: () => new Date(Date.UTC(2026, 11, 1, 12, minute++)) });
-  return { problems, lines, taken: () => lines.splice(0) };
+  const clock = new FakeClock();
+  return { problems: new ProblemLog(log, clock), lines, clock, taken: () => lines.splice(0) };
 }
 
 function problem(kind: ProblemKind, message: string, nodeId?: string): Problem {
@@ -24,6 +24,7 @@ function problem(kind: ProblemKind, message: string, nodeId?: string): Problem {
 
 const lost = problem("curator-unreachable", "Cannot reach any Curator");
 const takenB = problem("prefix-taken", "Cannot give 10.192.4.0/24", "b");
+const takenC = problem("prefix-taken", "Cannot give 10.192.5.0/24", "c");
 
 test("ProblemLog logs a problem when it begins and when it ends, and not on each pass", () => {
   const { problems, taken } = book();
@@ -38,14 +39,17 @@ test("ProblemLog logs a problem when it begins and when it ends, and not on each
   expect(problems.current()).toEqual([]);
 });
 
-test("ProblemLog keeps since when a problem began, and starts anew when it comes back", () => {
-  const { problems } = book();
+test("ProblemLog keeps since when a problem began, and starts anew when it comes back", async () => {
+  const { problems, clock } = book();
   const since = (): (string | undefined)[] =>
     problems.current().map((each) => `${each.message} ${each.since.toISOString().slice(14, 16)}`);
   problems.replace("mesh", [takenB]);
+  await clock.advance(60_000);
   problems.replace("mesh", [takenB, lost]);
   expect(since()).toEqual(["Cannot reach any Curator 01", "Cannot give 10.192.4.0/24 00"]);
+  await clock.advance(60_000);
   problems.replace("mesh", [lost]);
+  await clock.advance(60_000);
   problems.replace("mesh", [lost, takenB]);
   expect(since()).toEqual(["Cannot reach any Curator 01", "Cannot give 10.192.4.0/24 03"]);
 });
@@ -85,4 +89,75 @@ test("ProblemLog logs thousands at once as twenty and a count, and lists them al
   expect(ids.length).toBe(3000);
   problems.replace("mesh", []);
   expect(taken()[20]).toBe('warn 2980 more problems ended; all that last are in the status {"count":2980}');
+});
+
+/** Sixteen bad prefixes of one node, others at every turn. */
+function badPrefixes(turn: number, nodeId?: string): readonly Problem[] {
+  return Array.from({ length: 16 }, (_, index) =>
+    problem("prefix-malformed", `Cannot use prefix ${turn}.${index}`, nodeId),
+  );
+}
+
+test("ProblemLog lets a node that changes its bad data all the time have 20 lines a minute, and tells the rest in one", async () => {
+  const { problems, taken, clock } = book();
+  const perMinute: string[][] = [];
+  let turn = 0;
+  for (let minute = 0; minute < 3; minute++) {
+    for (let apply = 0; apply < 600; apply++) {
+      problems.replace("mesh", badPrefixes(turn++, "b"));
+      await clock.advance(100);
+    }
+    perMinute.push(taken());
+  }
+  expect(perMinute.map(({ length }) => length)).toEqual([20, 21, 21]);
+  expect(perMinute[1]?.[0]).toBe(
+    'warn Left out for a minute: 9580 more problems of node "b" began, 9584 ended; all that last are in the status ' +
+      '{"begun":9580,"ended":9584,"node":"b"}',
+  );
+  expect(
+    problems
+      .current()
+      .map(({ message }) => message)
+      .toSorted(),
+  ).toEqual(
+    badPrefixes(turn - 1)
+      .map(({ message }) => message)
+      .toSorted(),
+  );
+});
+
+test("ProblemLog tells what it left out at the next look after the minute, also when nothing changes any more", async () => {
+  const { problems, taken, clock } = book();
+  for (let turn = 0; turn < 2; turn++) problems.replace("mesh", badPrefixes(turn, "b"));
+  await clock.advance(59_999);
+  problems.replace("host", []);
+  expect(taken().length).toBe(20);
+  await clock.advance(1);
+  problems.replace("host", []);
+  expect(taken()).toEqual([
+    'warn Left out for a minute: 12 more problems of node "b" began, 16 ended; all that last are in the status ' +
+      '{"begun":12,"ended":16,"node":"b"}',
+  ]);
+});
+
+test.each([
+  { name: "another node", flood: "b", other: takenC },
+  { name: "the host and the Curator", flood: "b", other: lost },
+  { name: "the host and the Curator, when the flood has no usable node ID", flood: undefined, other: lost },
+])("ProblemLog keeps a flood from silencing $name", ({ flood, other }) => {
+  const { problems, taken } = book();
+  for (let turn = 0; turn < 5; turn++) {
+    const kind = flood === undefined ? "node-id" : "prefix-malformed";
+    problems.replace(
+      "mesh",
+      badPrefixes(turn, flood).map((each) => ({ ...each, kind })),
+    );
+  }
+  taken();
+  problems.replace("other", [other]);
+  problems.replace("other", []);
+  expect(taken().map((line) => line.split(" {")[0])).toEqual([
+    `warn ${other.message}`,
+    `info No longer: ${other.message}`,
+  ]);
 });
