@@ -546,6 +546,33 @@ test("readStatus() shows no piece of a key file or mesh file that cannot be used
   expect(shown).not.toContain(secret.slice(0, 12));
 });
 
+test("readStatus() changes no file, also one that others can read, and reports that", async () => {
+  const privateKey = parsePrivateKey(new Uint8Array(32).fill(1).toBase64());
+  const state = { version: 1, bootId: "", loopbackAddresses: [], clusterNets: [], learnedCurators: [] };
+  const files = {
+    "private.key": `${privateKey.reveal()}\n`,
+    "m.conf": renderWgConfig({ listenPort: 7838, mesh }, privateKey),
+    "m.state": JSON.stringify(state),
+  };
+  for (const [name, content] of Object.entries(files)) {
+    writeFileSync(join(directory, name), content);
+    chmodSync(join(directory, name), 0o644);
+  }
+  const shown = (): string[] =>
+    Object.keys(files).map((name) => {
+      const { mode, ino, ctimeMs } = statSync(join(directory, name));
+      return `${name} ${mode} ${ino} ${ctimeMs}`;
+    });
+  const before = shown();
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, "no agent runs", {
+    log: silentLogger,
+    clock,
+    run: noPrograms,
+  });
+  expect(status.problems.filter(({ kind }) => kind === "key-mode").length).toBe(2);
+  expect(shown()).toEqual(before);
+});
+
 test("readStatus() of a node that never ran has nothing to show and no problem but the missing programs", async () => {
   const status = await readStatus(
     { dataDirectory: join(directory, "none"), interfaceName: "m" },

@@ -33,6 +33,8 @@ import type { CommandContext } from "./context.ts";
 /** An agent that is alive answers in milliseconds; one that was stopped never does. */
 const askTimeoutMs = 2000;
 
+const lookOnly = { closeToOthers: false } as const;
+
 /** 3 with `--check` when there is a problem or no agent runs, else 0. */
 export async function status(
   settings: StatusSettings,
@@ -78,9 +80,10 @@ export async function readStatus(
   };
   const key = await orProblem("source-failed", readKeyFile(join(dataDirectory, keyFileName)));
   const ownKey = key?.key.publicKey;
-  const last = await new MeshFile(join(dataDirectory, `${interfaceName}.conf`)).read(ownKey);
+  const last = await new MeshFile(join(dataDirectory, `${interfaceName}.conf`)).read(ownKey, lookOnly);
   const state = await new StateFile(join(dataDirectory, `${interfaceName}.state`), await readBootId()).read(
     log,
+    lookOnly,
   );
   const clusterNets = state.clusterNets.length > 0 ? state.clusterNets : [parsePrefix(defaultClusterNet)];
   const seen = await orProblem(

@@ -317,6 +317,12 @@ export async function isThere(path: string): Promise<boolean> {
   }
 }
 
+/** For commands that promise to change nothing. */
+export interface LookOptions {
+  /** False: a file that others could read is reported and stays as it is. Default true: it is set to 0600. */
+  readonly closeToOthers?: boolean;
+}
+
 /**
  * A file that this program alone keeps: remembers what it last wrote or read, so that the same text is not written
  * again, unless the file was changed, replaced or removed by somebody meanwhile.
@@ -329,9 +335,9 @@ export class KeptFile {
     this.path = path;
   }
 
-  /** As `readRegularFile`; a file that others could read is closed to them. */
-  async read(maxBytes: number): Promise<ReadFile | undefined> {
-    const file = await readRegularFile(this.path, { maxBytes, closeToOthers: true });
+  /** As `readRegularFile`, but a file that others could read is closed to them unless it is only to be looked at. */
+  async read(maxBytes: number, { closeToOthers = true }: LookOptions = {}): Promise<ReadFile | undefined> {
+    const file = await readRegularFile(this.path, { maxBytes, closeToOthers });
     this.#last = file;
     return file;
   }

@@ -10,7 +10,7 @@ import type { Node } from "../core/node.ts";
 import { quote, type Problem } from "../core/problem.ts";
 import { parseWgConfig } from "../core/wg-config.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
-import { KeptFile, modeProblems } from "./files.ts";
+import { KeptFile, modeProblems, type LookOptions } from "./files.ts";
 
 /** 10,000 nodes of 64 prefixes with addresses of IPv6 have 35 MB. */
 const maxMeshFileBytes = 128 * 1024 * 1024;
@@ -47,10 +47,10 @@ export class MeshFile {
   }
 
   /** Reads the last mesh. With `ownKey`, one written for another key is unusable. Never throws for what the file holds. */
-  async read(ownKey?: PublicKey): Promise<LastMesh> {
+  async read(ownKey?: PublicKey, options: LookOptions = {}): Promise<LastMesh> {
     let modes: readonly Problem[] = [];
     try {
-      const file = await this.#file.read(maxMeshFileBytes);
+      const file = await this.#file.read(maxMeshFileBytes, options);
       if (file === undefined) return { kind: "none" };
       modes = modeProblems(`Mesh file ${quote(this.path)}`, file);
       const { nodes, listenPort, privateKey } = parseWgConfig(file.text);

@@ -13,7 +13,7 @@ import { parseAddress, parsePrefix, type Address, type Prefix } from "../core/pr
 import { quote } from "../core/problem.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
-import { KeptFile } from "./files.ts";
+import { KeptFile, type LookOptions } from "./files.ts";
 
 /** What is remembered of earlier runs. */
 export interface AgentState {
@@ -59,9 +59,9 @@ export class StateFile {
   }
 
   /** What is remembered; empty when there is no file. Never throws for what the file holds: that is logged. */
-  async read(logger: Logger): Promise<AgentState> {
+  async read(logger: Logger, options: LookOptions = {}): Promise<AgentState> {
     try {
-      const file = await this.#file.read(maxStateFileBytes);
+      const file = await this.#file.read(maxStateFileBytes, options);
       return file === undefined ? emptyState : parseState(file.text, this.#bootId);
     } catch (error) {
       if (!(error instanceof ClusternetError)) throw error;
@@ -106,6 +106,11 @@ export class AgentMemory {
   /** Remembers these Curators instead of those of before. Throws ClusternetError when it cannot be written. */
   async learn(curators: readonly string[]): Promise<void> {
     this.#state = { ...this.#state, learnedCurators: curators };
+    await this.#write();
+  }
+
+  /** Writes what could not be written before, and the file when it has gone. Throws ClusternetError. */
+  async keep(): Promise<void> {
     await this.#write();
   }
 

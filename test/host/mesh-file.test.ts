@@ -90,6 +90,23 @@ describe("MeshFile.read()", () => {
     });
   });
 
+  test("leaves a file that others could read as it is when it is only looked at, and reports it", async () => {
+    await withMeshFile(async (file, path) => {
+      await writeFile(path, text);
+      await chmod(path, 0o644);
+      const before = await lstat(path, { bigint: true });
+      const read = await file.read(key.publicKey, { closeToOthers: false });
+      expect(read.kind === "none" ? [] : read.problems).toEqual([
+        {
+          kind: "key-mode",
+          message: `Mesh file "${path}" had mode 0644, expected 0600: the private key in it may have leaked; it is as it was`,
+        },
+      ]);
+      const after = await lstat(path, { bigint: true });
+      expect([after.mode, after.ino, after.ctimeNs]).toEqual([before.mode, before.ino, before.ctimeNs]);
+    });
+  });
+
   test.each([
     { name: "empty", content: "" },
     { name: "cut in the middle", content: text.slice(0, text.length - 30) },

@@ -1,6 +1,6 @@
 /** The state file: what a restart remembers, and what becomes of damage. */
 import { describe, expect, test } from "bun:test";
-import { lstat, mkdir, readFile, rmdir, writeFile } from "node:fs/promises";
+import { chmod, lstat, mkdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
@@ -98,6 +98,18 @@ describe("StateFile", () => {
     await withStateFile(async (path) => {
       const { logger, warnings } = recorder();
       expect([await new StateFile(path, "boot").read(logger), warnings]).toEqual([emptyState, []]);
+    });
+  });
+
+  test.each([
+    { name: "closes a file that others could read", options: {}, want: "600" },
+    { name: "leaves it when it is only looked at", options: { closeToOthers: false }, want: "644" },
+  ])("$name", async ({ options, want }) => {
+    await withStateFile(async (path) => {
+      await writeFile(path, stateText);
+      await chmod(path, 0o644);
+      expect(await new StateFile(path, "boot").read(silentLogger, options)).toEqual(state);
+      expect(octal((await lstat(path)).mode)).toBe(want);
     });
   });
 
