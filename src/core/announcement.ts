@@ -1,8 +1,8 @@
 /**
  * What this node tells the Curator, and what of it becomes a loopback address (C4.2, C4.3).
  *
- * The Curator refuses an announcement as a whole when one prefix lies outside ClusterNet, so such a prefix is left
- * out here and reported: the others must not suffer for it.
+ * The Curator refuses an announcement as a whole when one prefix lies outside ClusterNet or has host bits, so such a
+ * prefix is left out here and reported: the others must not suffer for it.
  */
 import type { PublicKey } from "./key.ts";
 import type { Node, NodeId } from "./node.ts";
@@ -27,7 +27,7 @@ export interface OwnClaim {
   readonly announcement: Announcement;
   /** One per accepted pod prefix, in order, without duplicates. */
   readonly loopbackAddresses: readonly Address[];
-  /** Pod prefixes outside ClusterNet (or all of it): not announced. */
+  /** Pod prefixes outside ClusterNet (or all of it) or with host bits: not announced. */
   readonly problems: readonly Problem[];
 }
 
@@ -77,7 +77,12 @@ export function isAnnounced(announcement: Announcement, self: Node | undefined):
 function judgePodPrefix(
   prefix: Prefix,
   clusterNets: readonly Prefix[],
-): { readonly kind: "prefix-outside" | "prefix-too-wide"; readonly reason: string } | undefined {
+):
+  | { readonly kind: "prefix-malformed" | "prefix-outside" | "prefix-too-wide"; readonly reason: string }
+  | undefined {
+  // `Prefixes` keeps host bits, as Go does: which network is meant is for whoever gave them to say.
+  const read = decodePrefix(prefix.text);
+  if ("reason" in read) return { kind: "prefix-malformed", reason: `it ${read.reason}` };
   const clusterNet = clusterNets.find(({ family }) => family === prefix.family);
   if (clusterNet === undefined) {
     return { kind: "prefix-outside", reason: `no ClusterNet is IPv${prefix.family}` };

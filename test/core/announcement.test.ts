@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 
 import { isAnnounced, planAnnouncement } from "../../src/core/announcement.ts";
-import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { parseAddress, parseInterfacePrefix, parsePrefix } from "../../src/core/prefix.ts";
 import { keyOf, linesOf, nodeId, nodeOf, rules } from "./nodes.ts";
 
 function planned(
@@ -14,7 +14,7 @@ function planned(
     self: nodeId("a"),
     publicKey: keyOf(1),
     ...(externalAddress !== undefined && { externalAddress: parseAddress(externalAddress) }),
-    podPrefixes: podPrefixes.map(parsePrefix),
+    podPrefixes: podPrefixes.map(parseInterfacePrefix),
     clusterNets: nets,
   });
   expect(own.announcement.publicKey).toBe(keyOf(1));
@@ -79,6 +79,20 @@ describe("planAnnouncement()", () => {
         problems: [
           'prefix-outside a: Cannot announce pod prefix 10.191.0.0/24 of node "a": it lies outside ClusterNet 10.192.0.0/11',
           'prefix-outside a: Cannot announce pod prefix fd00:c2::/64 of node "a": it lies outside ClusterNet fd00:c1::/48',
+        ],
+      },
+    },
+    {
+      name: "prefixes with host bits are reported once, give no loopback address and harm no other",
+      address: "192.0.2.1",
+      pods: ["10.192.1.5/24", "10.192.2.0/24", "10.192.1.5/24", "fd00:c1::5/64", "10.192.7.7/11"],
+      want: {
+        prefixes: ["192.0.2.1/32", "10.192.2.0/24"],
+        loopback: ["10.192.2.1"],
+        problems: [
+          'prefix-malformed a: Cannot announce pod prefix 10.192.1.5/24 of node "a": it has bits set behind its prefix length, expected 10.192.1.0/24',
+          'prefix-malformed a: Cannot announce pod prefix fd00:c1::5/64 of node "a": it has bits set behind its prefix length, expected fd00:c1::/64',
+          'prefix-malformed a: Cannot announce pod prefix 10.192.7.7/11 of node "a": it has bits set behind its prefix length, expected 10.192.0.0/11',
         ],
       },
     },
