@@ -124,6 +124,9 @@ export function aborted(signal: AbortSignal): Promise<void> {
   });
 }
 
+/** Every loop turns at least this often, so that one that hangs can be told from one that rests. */
+export const pulseMs = 20_000;
+
 export interface BackoffSchedule {
   readonly firstMs: number;
   readonly capMs: number;

@@ -123,6 +123,14 @@ export function describeError(error: unknown): string {
   return [...lines, ...hints].join("\n");
 }
 
+/** An error, its causes and hints in one line: for a problem's message. */
+export function describeInLine(error: unknown): string {
+  return describeError(error)
+    .split("\n")
+    .map((line) => line.trim())
+    .join("; ");
+}
+
 /** True for an error of the system with this code, like ENOENT. */
 export function isSystemError(error: unknown, code: string): boolean {
   return error instanceof Error && "code" in error && error.code === code;

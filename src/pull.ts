@@ -8,19 +8,19 @@
  * Order at each turn: the file first and whole, then the host (C4.9). A file that cannot be written does not hold
  * the mesh back (C4.10).
  */
-import { Backoff, Bell, Value, applyBackoff, type Clock, type Watched } from "./async.ts";
+import { Backoff, Bell, Value, applyBackoff, pulseMs, type Clock, type Watched } from "./async.ts";
 import type { NamedCurator } from "./core/curators.ts";
 import type { SeenHost, WantedHost } from "./core/host-plan.ts";
 import type { Mesh } from "./core/mesh.ts";
 import { diffMeshes } from "./core/mesh-changes.ts";
 import { holdMs } from "./core/node-set.ts";
 import type { Node } from "./core/node.ts";
-import type { Prefix } from "./core/prefix.ts";
+import { containsAddress, decodeAddress, unusableReason, type Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
 import type { PrivateKey } from "./core/key.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
-import { ClusternetError, describeError, exitStatus, messageOf } from "./errors.ts";
+import { ClusternetError, describeError, describeInLine, exitStatus } from "./errors.ts";
 import type { Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
@@ -29,8 +29,11 @@ import type { BuildRules, Tracker } from "./tracker.ts";
 
 /** At most ten applies a second in a lasting flood of changes (C4.9). */
 const minApplyIntervalMs = 100;
-/** The loop turns at least this often, so that one that hangs can be told from one that rests. */
-const pulseMs = 20_000;
+/**
+ * In a flood the loop rests twice as long as a turn took, up to this long: a node that changes all the time must not
+ * keep the processor of a large mesh's every machine busy.
+ */
+const maxRestMs = 5_000;
 /** So many changed peers of one apply are logged singly. */
 const loggedSingly = 20;
 /** A held picture is looked at again by another stream this long after it was held, and up to a minute more. */
@@ -45,6 +48,8 @@ export interface PullSettings {
   readonly resyncMs: number;
   /** When the last file was written, if the mesh starts from it. */
   readonly fileTime?: Date;
+  /** There is a file that cannot be used: it is left alone until a picture is believed (C4.11). */
+  readonly keepFile?: boolean;
 }
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
@@ -72,7 +77,9 @@ export interface PullState {
   readonly sourceAt?: Date;
   /** A mesh from the file, a full picture or a Curator that was heard out has been applied, and nothing is in its way. */
   readonly applied: boolean;
-  /** All that the Curator knows has been heard. */
+  /** This very mesh is on the host, but for what is left alone. */
+  readonly holds: boolean;
+  /** The mesh is made of all that the Curator knows. */
   readonly heardOut: boolean;
   readonly seen?: SeenHost;
   /** Number of the stream that decides; 0 before the first. */
@@ -84,6 +91,8 @@ export interface PullState {
   readonly curators: readonly NamedCurator[];
 }
 
+const noAddresses: ReadonlySet<string> = new Set();
+
 /** Problems that keep the whole interface from working. */
 const blocking: ReadonlySet<Problem["kind"]> = new Set(["port-in-use", "interface-foreign"]);
 
@@ -91,6 +100,7 @@ export class Pull {
   readonly state = new Value<PullState>({
     mesh: { peers: [] },
     applied: false,
+    holds: false,
     heardOut: false,
     stream: 0,
     curators: [],
@@ -102,7 +112,11 @@ export class Pull {
   /** Set while something could not be done: when to try again. */
   #retryAtMs: number | undefined;
   #resyncAtMs = 0;
-  #lastApplyMs = -minApplyIntervalMs;
+  /** Not before this time, so that a flood is merged. */
+  #nextTurnMs = 0;
+  #rendered: { readonly mesh: Mesh; readonly text: string } | undefined;
+  /** Addresses of this host that could be an endpoint, of the reading that they were found in. */
+  #endpoints: { readonly of: ReadonlySet<string>; readonly texts: ReadonlySet<string> } | undefined;
   #seen: SeenHost | undefined;
   #rules: BuildRules | undefined;
   #lastEventAt: Date | undefined;
@@ -133,7 +147,7 @@ export class Pull {
         writtenAt: fileTime.toISOString(),
       });
     }
-    await this.#turn(signal);
+    // The Curator is followed at once: a host that hangs must not keep it waiting.
     await Promise.all([this.#follow(signal), this.#watchOwn(signal), this.#loop(signal)]);
   }
 
@@ -204,8 +218,18 @@ export class Pull {
         exact,
       },
       problems,
-      text: renderWgConfig({ listenPort, mesh, ...keepalive }, privateKey),
+      text: this.#render(mesh),
     };
+  }
+
+  /** The file's text, rendered once for a mesh. */
+  #render(mesh: Mesh): string {
+    const { listenPort, keepaliveSeconds, privateKey } = this.#settings;
+    if (this.#rendered?.mesh !== mesh) {
+      const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
+      this.#rendered = { mesh, text: renderWgConfig({ listenPort, mesh, ...keepalive }, privateKey) };
+    }
+    return this.#rendered.text;
   }
 
   async #follow(signal: AbortSignal): Promise<void> {
@@ -234,43 +258,61 @@ export class Pull {
   async #loop(signal: AbortSignal): Promise<void> {
     const { clock, tracker } = this.#parts;
     while (!signal.aborted) {
-      this.#lastTurnMs = clock.nowMs();
-      const nextMs = Math.min(this.#resyncAtMs, this.#retryAtMs ?? Infinity, tracker.settleAtMs ?? Infinity);
-      await this.#bell.wait(Math.min(Math.max(0, nextMs - clock.nowMs()), pulseMs), signal, clock);
-      const early = this.#lastApplyMs + minApplyIntervalMs - clock.nowMs();
+      const startMs = clock.nowMs();
+      await this.#turn(signal);
+      const endMs = clock.nowMs();
+      this.#lastTurnMs = endMs;
+      const restMs = Math.min((endMs - startMs) * 2, maxRestMs);
+      this.#nextTurnMs = Math.max(startMs + minApplyIntervalMs, endMs + restMs);
+      const dueMs = Math.min(this.#resyncAtMs, this.#retryAtMs ?? Infinity, tracker.settleAtMs ?? Infinity);
+      await this.#bell.wait(Math.min(Math.max(0, dueMs - clock.nowMs()), pulseMs), signal, clock);
+      const early = this.#nextTurnMs - clock.nowMs();
       if (early > 0) await clock.sleep(early, signal);
-      if (!signal.aborted) await this.#turn(signal);
     }
   }
 
   async #turn(signal: AbortSignal): Promise<void> {
     const { clock, host, log, tracker, problems } = this.#parts;
-    this.#lastApplyMs = clock.nowMs();
     if (clock.nowMs() >= this.#resyncAtMs) {
       this.#resyncAtMs = clock.nowMs() + this.#settings.resyncMs;
       host.invalidate();
     }
     tracker.settle(clock.nowMs());
     const { wanted, problems: meshProblems, text } = this.wanted();
+    // Taken together with the mesh: more may be heard while this one is applied.
+    const heard = this.#heard();
     problems.replace("mesh", meshProblems);
-    const written = await this.#writeFile(text);
+    const file = await this.#writeFile(text);
     if (signal.aborted) return;
-    const result = await host.apply({ ...wanted, configWritten: written && tracker.complete });
+    const result = await host.apply({ ...wanted, configWritten: file === "written" });
     problems.replace("host", result.problems);
     if (result.seen !== undefined) this.#seen = result.seen;
     if (result.done.length > 0) {
       log.info("Applied the mesh", { peers: wanted.peers.length, steps: result.done.length });
     }
-    if (result.complete) this.#tellChanges({ peers: wanted.peers });
-    if (written && result.complete) {
+    const holds = result.complete && !result.problems.some(({ kind }) => blocking.has(kind));
+    if (holds) this.#tellChanges({ peers: wanted.peers });
+    if (file !== "failed" && result.complete) {
       this.#retryAtMs = undefined;
       this.#backoff.reset();
     } else {
       this.#retryAtMs = clock.nowMs() + this.#backoff.next();
     }
-    this.#publish({ peers: wanted.peers }, result.complete, result.problems);
+    this.#publish({ peers: wanted.peers }, heard, holds, result.problems);
     // Addresses that came or went on this host change what others may claim: one more turn sees them.
     if (this.#rules !== this.#currentRules(this.#parts.own.get())) this.#bell.poke();
+  }
+
+  /** What the tracker has heard, for the status and for push. */
+  #heard() {
+    const { tracker } = this.#parts;
+    return {
+      heardOut: tracker.heardOut,
+      stream: tracker.stream,
+      curators: tracker.curators(this.#settings.clusterNets),
+      ...(tracker.selfNode === undefined ? {} : { selfNode: tracker.selfNode }),
+      ...(tracker.selfStatus === undefined ? {} : { selfStatus: tracker.selfStatus }),
+    };
   }
 
   /** One line a peer that came, went or changed, when it holds; of many the first ones and a count. */
@@ -290,47 +332,46 @@ export class Pull {
       log.info("More peers changed", { count: changes.length - loggedSingly });
   }
 
-  /** A file that is not known to say all there is on the interface is written only by a believed picture (C4.11). */
-  async #writeFile(text: string): Promise<boolean> {
+  async #writeFile(text: string): Promise<"written" | "kept" | "failed"> {
     const { file, problems, tracker } = this.#parts;
-    if (!tracker.complete) return true;
+    if (this.#settings.keepFile === true && !tracker.believed) return "kept";
     try {
-      await file.write(text);
+      if (await file.write(text)) problems.replace("last-file", []);
       problems.replace("file", []);
-      return true;
+      return "written";
     } catch (error) {
-      problems.replace("file", [{ kind: "file-unwritable", message: causesOf(error) }]);
-      return false;
+      problems.replace("file", [{ kind: "file-unwritable", message: describeInLine(error) }]);
+      return "failed";
     }
   }
 
-  #publish(mesh: Mesh, complete: boolean, hostProblems: readonly Problem[]): void {
-    const { tracker } = this.#parts;
+  #publish(
+    mesh: Mesh,
+    heard: Pick<PullState, "heardOut" | "stream" | "curators" | "selfNode" | "selfStatus">,
+    holds: boolean,
+    hostProblems: readonly Problem[],
+  ): void {
     const fromFile = this.#settings.fileTime !== undefined;
-    if (complete && (fromFile || tracker.heardOut)) this.#everApplied = true;
-    const source = tracker.heardOut ? "curator" : fromFile ? "file" : undefined;
+    if (holds && (fromFile || heard.heardOut)) this.#everApplied = true;
     const before = this.state.get();
     // Once a Curator has been heard out, its picture is what is applied, also while the next stream's backlog comes.
-    const kept = before.source === "curator" ? "curator" : source;
-    const sourceAt =
-      kept === "curator" ? this.#lastEventAt : kept === "file" ? this.#settings.fileTime : undefined;
+    const isCurators = before.source === "curator" || heard.heardOut;
+    const source = isCurators ? "curator" : fromFile ? "file" : undefined;
+    const sourceAt = source === "curator" ? this.#lastEventAt : this.#settings.fileTime;
     this.state.set({
+      ...heard,
       mesh,
-      ...(kept === undefined ? {} : { source: kept }),
-      ...(sourceAt === undefined ? {} : { sourceAt }),
+      holds,
+      ...(source === undefined ? {} : { source }),
+      ...(source === undefined || sourceAt === undefined ? {} : { sourceAt }),
       applied: this.#everApplied && !hostProblems.some(({ kind }) => blocking.has(kind)),
-      heardOut: tracker.heardOut,
-      stream: tracker.stream,
-      curators: tracker.curators(this.#settings.clusterNets),
       ...(this.#seen === undefined ? {} : { seen: this.#seen }),
-      ...(tracker.selfNode === undefined ? {} : { selfNode: tracker.selfNode }),
-      ...(tracker.selfStatus === undefined ? {} : { selfStatus: tracker.selfStatus }),
     });
   }
 
   /** The rules of judging; the same object while they say the same, so that nothing is judged twice. */
   #currentRules(own: Own): BuildRules {
-    const hostAddresses = this.#seen?.addresses ?? new Set<string>();
+    const hostAddresses = this.#ownEndpoints();
     const next: BuildRules = {
       clusterNets: this.#settings.clusterNets,
       ownPublicKey: this.#settings.privateKey.publicKey,
@@ -347,14 +388,18 @@ export class Pull {
     this.#rules = next;
     return next;
   }
-}
 
-/** An error and its causes in one line, for a problem's message. */
-function causesOf(error: unknown): string {
-  const texts: string[] = [];
-  for (let each: unknown = error; each !== undefined && texts.length < 4;) {
-    texts.push(messageOf(each));
-    each = each instanceof Error ? each.cause : undefined;
+  /** Addresses of this host that another node could announce as its own: not every address of a pod's device. */
+  #ownEndpoints(): ReadonlySet<string> {
+    const of = this.#seen?.addresses ?? noAddresses;
+    if (this.#endpoints?.of !== of) {
+      const usable = [...of].filter((text) => {
+        const address = decodeAddress(text);
+        if ("reason" in address || unusableReason(address) !== undefined) return false;
+        return !this.#settings.clusterNets.some((net) => containsAddress(net, address));
+      });
+      this.#endpoints = { of, texts: new Set(usable) };
+    }
+    return this.#endpoints.texts;
   }
-  return texts.join(": ");
 }

@@ -5,7 +5,16 @@
  * when the Curator's picture shows this node otherwise than announced (C4.2). Every refusal is tried again with
  * backoff and reported. Stopping withdraws nothing: the announcement stays at the Curator (C4.11).
  */
-import { Backoff, Bell, Value, announceBackoff, removedBackoff, type Clock, type Watched } from "./async.ts";
+import {
+  Backoff,
+  Bell,
+  Value,
+  announceBackoff,
+  pulseMs,
+  removedBackoff,
+  type Clock,
+  type Watched,
+} from "./async.ts";
 import { isAnnounced, type Announcement } from "./core/announcement.ts";
 import type { Node, NodeId } from "./core/node.ts";
 import type { Address } from "./core/prefix.ts";
@@ -61,7 +70,9 @@ export class Push {
   readonly #bell = new Bell();
   readonly #backoff: Backoff;
   readonly #removedBackoff: Backoff;
-  #retryAtMs = 0;
+  /** When to try again; undefined: nothing waits for a time. */
+  #retryAtMs: number | undefined;
+  #lastTurnMs = 0;
   /** The Curator knows this node no more: another try at once would only be one more. */
   #removed = false;
   #accepted: { readonly key: string; readonly sight: Sight; readonly atMs: number } | undefined;
@@ -85,12 +96,17 @@ export class Push {
     return !this.#isReportDue(externalAddress) && this.#accepted?.key === keyOf(claim.announcement);
   }
 
+  /** When the loop last turned, by the clock's `nowMs`. */
+  get lastTurnMs(): number {
+    return this.#lastTurnMs;
+  }
+
   /** Until `signal` aborts. Never throws for what the Curator answers. */
   async run(signal: AbortSignal): Promise<void> {
     const ring = async (source: Watched<unknown>, newStart: boolean): Promise<void> => {
       for await (const _changed of source.watch(signal)) {
         // Another Curator, or something else to say, is worth a try at once.
-        if (newStart && !this.#removed) this.#retryAtMs = 0;
+        if (newStart && !this.#removed) this.#retryAtMs = undefined;
         this.#bell.poke();
       }
     };
@@ -101,11 +117,15 @@ export class Push {
   async #loop(signal: AbortSignal): Promise<void> {
     const { clock, connection } = this.#parts;
     while (!signal.aborted) {
+      this.#lastTurnMs = clock.nowMs();
       const current = connection.get();
-      const waitMs = this.#retryAtMs - clock.nowMs();
-      if (current !== undefined && waitMs <= 0) await this.#turn(current, signal);
-      const nextMs = this.#retryAtMs - clock.nowMs();
-      await this.#bell.wait(nextMs > 0 ? nextMs : Infinity, signal, clock);
+      if (current !== undefined && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
+        this.#retryAtMs = undefined;
+        await this.#turn(current, signal);
+      }
+      // Without a connection there is nothing to do at that time.
+      const retryAtMs = connection.get() === undefined ? Infinity : (this.#retryAtMs ?? Infinity);
+      await this.#bell.wait(Math.min(Math.max(0, retryAtMs - clock.nowMs()), pulseMs), signal, clock);
     }
   }
 

@@ -5,7 +5,7 @@
  * right already; from then on pull and push work side by side and neither ends before the signal aborts. Ending
  * takes nothing away: interface, routes, file and announcement stay (C4.11).
  */
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
 import { rememberedCurator } from "./core/curators.ts";
 import type { SeenHost, Step } from "./core/host-state.ts";
@@ -20,11 +20,12 @@ import { ClusternetError, describeError, exitStatus, messageOf } from "./errors.
 import { createFollowCommand, createRunCommand, type RunCommand } from "./host/command.ts";
 import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
 import { createHost, type LinuxHost } from "./host/host.ts";
-import { ensureKeyFile, keyFileName, readKeyFile, rewriteKeyFile } from "./host/key-file.ts";
+import { ensureKeyFile, keyFileName, readKeyFile } from "./host/key-file.ts";
 import { acquireLocks, type Locks } from "./host/lock.ts";
 import { MeshFile, type LastMesh } from "./host/mesh-file.ts";
 import { AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
 import { chooseImplementation, type Implementation } from "./host/wireguard-go.ts";
+import { Housekeeping } from "./housekeeping.ts";
 import { silentLogger, type RedactingLogger } from "./log.ts";
 import { followOwn, readOwn, type NetworkStatus, type Own, type OwnSources } from "./own.ts";
 import type { Prefixes } from "./prefixes.ts";
@@ -32,7 +33,6 @@ import { ProblemLog } from "./problem-log.ts";
 import { Pull, type PullState } from "./pull.ts";
 import { Push } from "./push.ts";
 import { buildStatus, type Status } from "./status.ts";
-import { serveStatus, type StatusServer } from "./status-socket.ts";
 import { Tracker } from "./tracker.ts";
 import { UnderlayFollower } from "./underlay.ts";
 import { version } from "./version.ts";
@@ -98,6 +98,7 @@ interface Session {
   readonly underlay: UnderlayFollower;
   readonly pull: Pull;
   readonly push: Push;
+  readonly housekeeping: Housekeeping;
   readonly startedAt: Date;
 }
 
@@ -117,7 +118,8 @@ export class Service {
     const self = asNodeId(options.nodeId);
     if (self === undefined) throw new ClusternetError(nodeIdProblem(options.nodeId));
     const nets = Array.isArray(options.clusterNet) ? options.clusterNet : [options.clusterNet];
-    this.#options = options;
+    // `wg` and `ip` run in another directory than this program may.
+    this.#options = { ...options, dataDirectory: resolve(options.dataDirectory) };
     this.#self = self;
     this.#clusterNets = nets.map((net: string | Prefix) =>
       typeof net === "string" ? parsePrefix(net) : net,
@@ -139,32 +141,29 @@ export class Service {
     // One loop that ends by a bug must end the others, or the agent would live on half.
     const broken = new AbortController();
     const until = AbortSignal.any([signal, broken.signal]);
-    const server = this.#serve();
-    try {
-      await Promise.all(
-        [
-          session.pull.run(until),
-          session.push.run(until),
-          followOwn(this.#ownSettings(session.key.publicKey), session.sources, session.own, until),
-          session.underlay.run(until),
-          this.#watchHost(session, until),
-          this.#watchProblems(session, until),
-          this.#learnCurators(session, until),
-          this.#maintain(session, server, until),
-        ].map(async (loop) => {
-          try {
-            await loop;
-          } catch (error) {
-            broken.abort();
-            throw error;
-          }
-        }),
-      );
-    } finally {
-      this.#session = undefined;
-      await server.current?.stop();
-      session.locks.release();
-    }
+    const loops = [
+      session.pull.run(until),
+      session.push.run(until),
+      followOwn(this.#ownSettings(session.key.publicKey), session.sources, session.own, until),
+      session.underlay.run(until),
+      session.housekeeping.run(until),
+      this.#watchHost(session, until),
+      this.#watchProblems(session, until),
+      this.#learnCurators(session, until),
+    ].map(async (loop) => {
+      try {
+        await loop;
+      } catch (error) {
+        broken.abort();
+        throw error;
+      }
+    });
+    // Until all have ended: the place is not given free while one still writes.
+    const ends = await Promise.allSettled(loops);
+    this.#session = undefined;
+    session.locks.release();
+    const bug = ends.find((end) => end.status === "rejected");
+    if (bug !== undefined) throw bug.reason;
   }
 
   /**
@@ -292,8 +291,18 @@ export class Service {
   unhealthy(): readonly string[] {
     const session = this.#session;
     if (session === undefined) return ["the agent is starting"];
-    const sinceMs = this.#clock.nowMs() - session.pull.lastTurnMs;
-    return sinceMs > healthyTurnMs ? [`the mesh was last looked at ${Math.round(sinceMs / 1000)} s ago`] : [];
+    const loops = {
+      "the mesh": session.pull.lastTurnMs,
+      "the announcement": session.push.lastTurnMs,
+      "the underlay": session.underlay.lastTurnMs,
+      "the data directory": session.housekeeping.lastTurnMs,
+    };
+    return Object.entries(loops).flatMap(([what, lastTurnMs]) => {
+      const sinceMs = this.#clock.nowMs() - lastTurnMs;
+      return sinceMs > healthyTurnMs
+        ? [`${what} was last looked at ${Math.round(sinceMs / 1000)} s ago`]
+        : [];
+    });
   }
 
   async #open(): Promise<Session> {
@@ -330,7 +339,28 @@ export class Service {
         interface: this.#interfaceName,
         wireguard: implementation,
       });
-      return { startedAt, key, locks, host, memory, ...(await this.#wire(run, key, host, file, last)) };
+      const housekeeping = new Housekeeping(
+        {
+          dataDirectory,
+          interfaceName: this.#interfaceName,
+          key,
+          resyncMs: (this.#options.resyncSeconds ?? defaultResyncSeconds) * 1000,
+        },
+        {
+          locks,
+          memory,
+          handlers: {
+            status: () => this.status(),
+            unhealthy: () => this.unhealthy(),
+            notReady: () => this.notReady(),
+          },
+          problems: this.#problems,
+          log: this.#log,
+          clock: this.#clock,
+        },
+      );
+      const wired = await this.#wire(run, key, host, file, last);
+      return { startedAt, key, locks, host, memory, housekeeping, ...wired };
     } catch (error) {
       locks.release();
       throw error;
@@ -369,7 +399,7 @@ export class Service {
     host: LinuxHost,
     file: MeshFile,
     last: LastMesh,
-  ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory">> {
+  ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory" | "housekeeping">> {
     const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
     const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
     const shared = { problems: this.#problems, log: this.#log, clock: this.#clock };
@@ -393,7 +423,7 @@ export class Service {
     const tracker = new Tracker({
       self: this.#self,
       fromFile: last.kind === "mesh" ? last.nodes : [],
-      complete: last.kind === "mesh" || !(await hasPeers(host)),
+      complete: await isComplete(host, last),
     });
     const pull = new Pull(
       {
@@ -403,6 +433,7 @@ export class Service {
         clusterNets: this.#clusterNets,
         resyncMs: resyncSeconds * 1000,
         ...(keepaliveSeconds === undefined ? {} : { keepaliveSeconds }),
+        keepFile: last.kind === "unusable",
         ...(last.kind === "mesh" ? { fileTime: last.writtenAt } : {}),
       },
       { tracker, curator, host, file, own, ...shared },
@@ -459,54 +490,13 @@ export class Service {
     }
   }
 
-  /** The socket, bound again when it vanished, and the key file put back with the data directory (C3). */
-  async #maintain(session: Session, server: { current?: StatusServer }, signal: AbortSignal): Promise<void> {
-    const { dataDirectory, resyncSeconds = defaultResyncSeconds } = this.#options;
-    while (!signal.aborted) {
-      await this.#clock.sleep(resyncSeconds * 1000, signal);
-      if (signal.aborted) return;
-      const problems: Problem[] = [];
-      try {
-        await ensureDataDirectory(dataDirectory);
-        session.locks.renew();
-        if (await rewriteKeyFile(join(dataDirectory, keyFileName), session.key)) {
-          this.#log.warn("The private key file was gone: the same key was written back", { dataDirectory });
-        }
-        if (server.current === undefined) server.current = this.#bind();
-        await server.current.ensure();
-      } catch (error) {
-        problems.push({ kind: "file-unwritable", message: describeError(error).replaceAll("\n", " ") });
-      }
-      this.#problems.replace("data-directory", problems);
-    }
-  }
-
-  /** A socket that cannot be bound (a read-only data directory) holds nothing else back. */
-  #serve(): { current?: StatusServer } {
-    try {
-      return { current: this.#bind() };
-    } catch (error) {
-      const message = describeError(error).replaceAll("\n", " ");
-      this.#problems.replace("data-directory", [{ kind: "file-unwritable", message }]);
-      return {};
-    }
-  }
-
-  #bind(): StatusServer {
-    return serveStatus(socketPath(this.#options.dataDirectory, this.#interfaceName), {
-      status: () => this.status(),
-      unhealthy: () => this.unhealthy(),
-      notReady: () => this.notReady(),
-    });
-  }
-
   #missingOfOnce(): readonly string[] {
     const session = this.#session;
     if (session === undefined) return ["the agent is starting"];
-    const { heardOut, applied } = session.pull.state.get();
+    const { heardOut, holds } = session.pull.state.get();
     return [
       ...(heardOut ? [] : ["no full picture has come from a Curator"]),
-      ...(applied ? [] : ["the mesh is not applied"]),
+      ...(holds ? [] : ["the mesh is not applied"]),
       ...(session.push.isSettled ? [] : ["the announcement has not been accepted"]),
     ];
   }
@@ -539,12 +529,17 @@ async function presentImplementation(host: LinuxHost): Promise<Implementation | 
   }
 }
 
-/** True when an interface with peers is there; also when that cannot be found out, which is the careful answer. */
-async function hasPeers(host: LinuxHost): Promise<boolean> {
+/**
+ * True when the interface has no peer that the last file does not name: then nothing that a Curator may still name is
+ * removed by what is not wanted (C4.8). A file can be older than the interface, when it could not be written.
+ */
+async function isComplete(host: LinuxHost, last: LastMesh): Promise<boolean> {
   try {
-    const seen = await host.read();
-    return (seen.interface?.peers.size ?? 0) > 0;
+    const { interface: seen } = await host.read();
+    const named = new Set<string>(last.kind === "mesh" ? last.nodes.map(({ publicKey }) => publicKey) : []);
+    return [...(seen?.peers.keys() ?? [])].every((publicKey) => named.has(publicKey));
   } catch {
-    return true;
+    // The careful answer.
+    return false;
   }
 }

@@ -29,16 +29,16 @@ import type { StreamEvent } from "./curator/follower.ts";
 export const settleMs = 10_000;
 /** A node that has just been made is not in the first picture: it is reported only when it stays out that long. */
 export const absentMs = 10_000;
-/** Nodes left out while decoding that are kept as problems; the log has them all. */
-const maxEventProblems = 64;
+/** Problems of decoding that are kept of one node, and of all that name none. */
+const maxEventProblems = 16;
 
 export interface TrackerSettings {
   readonly self: NodeId;
   /** Nodes of the last file. */
   readonly fromFile: readonly Node[];
   /**
-   * The file says all that is on the interface (or the interface is new): what it does not name may go. False when
-   * the file was lost or damaged while an interface is up: then nothing goes before a believed picture.
+   * The interface has no peer that the file does not name, so what is not wanted may go. False when the file was lost,
+   * damaged or could not be written before a restart: then nothing goes before a believed picture.
    */
   readonly complete: boolean;
 }
@@ -58,12 +58,14 @@ export class Tracker {
   #nodes: NodeSet;
   #replacement: { readonly stream: number; readonly events: DecodedEvent[] } | undefined;
   #complete: boolean;
+  #believed = false;
   #firstEventMs: number | undefined;
   #settled = false;
   /** Since when the picture of the stream is full. */
   #fullMs: number | undefined;
   #absenceReported = false;
-  #eventProblems: readonly Problem[] = [];
+  /** What could not be decoded, by the node that it came with; "" for what names no node. */
+  #eventProblems: ReadonlyMap<NodeId | "", readonly Problem[]> = new Map();
   #selfStatus: Uint8Array | undefined;
 
   #incumbents: Incumbents;
@@ -110,9 +112,9 @@ export class Tracker {
     return this.#selfStatus;
   }
 
-  /** What is known is all there may be on the interface: the file may be written, and what it does not name may go. */
-  get complete(): boolean {
-    return this.#complete;
+  /** A picture has been believed since the start. */
+  get believed(): boolean {
+    return this.#believed;
   }
 
   /**
@@ -200,7 +202,7 @@ export class Tracker {
     this.#peers = new Set(mesh.peers.map((peer) => peer.nodeId));
     const built = {
       mesh,
-      problems: [...problems, ...this.#eventProblems, ...this.#pictureProblems()],
+      problems: [...problems, ...[...this.#eventProblems.values()].flat(), ...this.#pictureProblems()],
       exact: this.#complete,
     };
     this.#built = { nodes: this.#nodes, rules, mesh: built };
@@ -214,7 +216,7 @@ export class Tracker {
     this.#settled = false;
     this.#fullMs = undefined;
     this.#absenceReported = false;
-    this.#eventProblems = [];
+    this.#eventProblems = new Map();
   }
 
   #replace(nowMs: number): void {
@@ -226,13 +228,15 @@ export class Tracker {
   #take(event: DecodedEvent, nowMs: number): void {
     this.#firstEventMs ??= nowMs;
     this.#selfStatus = event.selfStatus ?? this.#selfStatus;
-    if (event.problems.length > 0) {
-      this.#eventProblems = mergeProblems(this.#eventProblems, event.problems);
-      this.#built = undefined;
-    }
+    const eventProblems = foldProblems(this.#eventProblems, event);
+    if (eventProblems !== this.#eventProblems) this.#built = undefined;
+    this.#eventProblems = eventProblems;
     this.#nodes = foldEvent(this.#nodes, event, { nowMs, peers: this.#peers });
     if (this.#nodes.picture !== "partial") this.#fullMs ??= nowMs;
-    if (this.#nodes.picture === "believed") this.#complete = true;
+    if (this.#nodes.picture === "believed") {
+      this.#complete = true;
+      this.#believed = true;
+    }
   }
 
   #claim(node: Node, rules: ClaimRules): Claim {
@@ -274,9 +278,22 @@ export class Tracker {
   }
 }
 
-function mergeProblems(known: readonly Problem[], more: readonly Problem[]): readonly Problem[] {
-  const byText = new Map(
-    [...known, ...more].map((problem) => [`${problem.kind} ${problem.message}`, problem]),
-  );
-  return [...byText.values()].slice(0, maxEventProblems);
+/** A node that comes again, or goes, takes its old problems with it. */
+function foldProblems(
+  known: ReadonlyMap<NodeId | "", readonly Problem[]>,
+  { nodes, tombstones, problems }: DecodedEvent,
+): ReadonlyMap<NodeId | "", readonly Problem[]> {
+  if (known.size === 0 && problems.length === 0) return known;
+  const next = new Map(known);
+  for (const { id } of nodes) next.delete(id);
+  for (const id of tombstones) next.delete(id);
+  for (const id of new Set(problems.map(({ nodeId }) => nodeId ?? ""))) {
+    const before = id === "" ? (next.get(id) ?? []) : [];
+    const more = problems.filter(({ nodeId }) => (nodeId ?? "") === id);
+    const byText = new Map(
+      [...before, ...more].map((problem) => [`${problem.kind} ${problem.message}`, problem]),
+    );
+    next.set(id, [...byText.values()].slice(0, maxEventProblems));
+  }
+  return next;
 }

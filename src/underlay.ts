@@ -4,7 +4,7 @@
  * Looks at start, when the kernel tells of a change, when another Curator is connected (the route to it decides) and
  * at every resync. What cannot be read is logged and leaves the last values as they are.
  */
-import { Bell, Value, type Clock, type Watched } from "./async.ts";
+import { Bell, Value, pulseMs, type Clock, type Watched } from "./async.ts";
 import type { Address, Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { chooseExternalAddress, chooseMtu, type Underlay } from "./core/underlay.ts";
@@ -44,6 +44,7 @@ export class UnderlayFollower {
   readonly #parts: UnderlayParts;
   readonly #bell = new Bell();
   #address: Address | undefined;
+  #lastTurnMs = 0;
 
   constructor(settings: UnderlaySettings, parts: UnderlayParts) {
     this.#settings = settings;
@@ -52,6 +53,11 @@ export class UnderlayFollower {
     this.mtu = new Value(
       mtu === "auto" ? chooseMtu({ devices: [], defaultRoutes: [] }, settings) : { mtu, problems: [] },
     );
+  }
+
+  /** When the loop last turned, by the clock's `nowMs`. */
+  get lastTurnMs(): number {
+    return this.#lastTurnMs;
   }
 
   /** Something about links, addresses or routes may have changed. */
@@ -72,7 +78,8 @@ export class UnderlayFollower {
     };
     const look = async (): Promise<void> => {
       while (!signal.aborted) {
-        await this.#bell.wait(this.#settings.resyncMs, signal, clock);
+        this.#lastTurnMs = clock.nowMs();
+        await this.#bell.wait(Math.min(this.#settings.resyncMs, pulseMs), signal, clock);
         if (!signal.aborted) await this.read();
       }
     };

@@ -50,6 +50,8 @@ class FakeHost implements Host {
   /** Problems of the next applies; with none left they succeed. */
   failures: Problem[] = [];
   seen = seenHost;
+  /** Until this resolves, an apply goes on. */
+  gate: Promise<void> = Promise.resolve();
 
   constructor(log: string[]) {
     this.log = log;
@@ -63,12 +65,13 @@ class FakeHost implements Host {
     return Promise.resolve(this.seen);
   }
 
-  apply(wanted: WantedHost): Promise<ApplyResult> {
+  async apply(wanted: WantedHost): Promise<ApplyResult> {
     this.applied.push(wanted);
     this.log.push(`apply ${shown(wanted)}`);
+    await this.gate;
     const failure = this.failures.shift();
     const problems = failure === undefined ? [] : [failure];
-    return Promise.resolve({ complete: failure === undefined, done: [], problems, seen: this.seen });
+    return { complete: failure === undefined, done: [], problems, seen: this.seen };
   }
 
   plan(wanted: WantedHost): Promise<ApplyResult> {
@@ -178,6 +181,26 @@ describe("Pull", () => {
     await run.end();
   });
 
+  test("says of a picture that comes while another mesh is applied nothing before it holds itself", async () => {
+    const run = start();
+    const gate = Promise.withResolvers<void>();
+    run.host.gate = gate.promise;
+    await until(() => run.host.applied.length === 1);
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(50);
+    gate.resolve();
+    await until(() => run.pull.state.get().holds);
+    expect(run.pull.state.get()).toMatchObject({ heardOut: false, applied: false, mesh: { peers: [] } });
+    run.host.failures = [{ kind: "apply-failed", message: "no" }];
+    await run.clock.advance(150);
+    expect(run.pull.state.get()).toMatchObject({ heardOut: true, holds: false });
+    await run.clock.advance(1000);
+    expect(run.pull.state.get()).toMatchObject({ heardOut: true, holds: true, applied: true });
+    expect(run.pull.state.get().mesh.peers.map((peer) => peer.nodeId)).toEqual([id("b")]);
+    await run.end();
+  });
+
   test("says that the mesh comes from the file until a picture is full", async () => {
     const fileTime = new Date("2025-12-31T00:00:00Z");
     const run = start({ fileTime }, [node("b")]);
@@ -201,8 +224,8 @@ describe("Pull", () => {
     await run.end();
   });
 
-  test("writes no file before a believed picture when the last one was lost and the interface has peers", async () => {
-    const run = start({}, [], false);
+  test("leaves a file that cannot be used alone until a picture is believed", async () => {
+    const run = start({ keepFile: true }, [], false);
     run.open();
     run.event([node("b")]);
     await run.clock.advance(500);

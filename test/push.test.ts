@@ -81,6 +81,7 @@ function start(reportStatus: "auto" | "on" | "off" = "auto") {
     pull: new Value<PullState>({
       mesh: { peers: [] },
       applied: true,
+      holds: true,
       heardOut: false,
       stream: 1,
       curators: [],
@@ -140,6 +141,35 @@ describe("Push", () => {
     expect(run.curator.announced).toEqual([wanted]);
     expect(run.curator.tries).toBe(13);
     await until(() => run.kinds().length === 0);
+    await run.end();
+  });
+
+  test.each([0, 0.999])("tries again also when the jitter is %p", async (random) => {
+    const run = start();
+    run.clock.nextRandom = random;
+    run.curator.answers = [14, 14, 14];
+    run.connect();
+    await run.clock.advance(10_000);
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.announced).toEqual([wanted]);
+    await run.end();
+  });
+
+  test("ends the report of a second machine when it has been quiet for long", async () => {
+    const run = start();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    for (let round = 0; round < 6; round++) {
+      run.pull.set({ ...run.pull.get(), heardOut: true, selfNode: seen(`10.192.${round + 10}.0/24`) });
+      await run.clock.advance(2000);
+    }
+    expect(run.kinds()).toEqual(["announce-contested"]);
+    run.pull.set({ ...run.pull.get(), selfNode: seen("192.0.2.1/32", "10.192.1.0/24") });
+    for (let minutes = 0; minutes < 40; minutes++) {
+      run.pull.set({ ...run.pull.get() });
+      await run.clock.advance(60_000);
+    }
+    expect(run.kinds()).toEqual([]);
     await run.end();
   });
 

@@ -82,7 +82,7 @@ describe("Tracker", () => {
     each.fold(opened(1), 0);
     each.fold({ kind: "event", stream: 1, event: event([node("b")]) }, 1);
     expect(shown(each)).toBe("b: 192.0.2.98/32 | open");
-    expect(each.complete).toBe(false);
+    expect(each.believed).toBe(false);
     each.fold({ kind: "event", stream: 1, event: event([self], true) }, 2);
     expect(shown(each)).toBe("b: 192.0.2.98/32 | exact");
   });
@@ -236,6 +236,23 @@ describe("Tracker", () => {
     expect(told()).toBe("d 192.0.2.100:7835");
     each.fold({ kind: "event", stream: 2, event: event([self, node("b")], true) }, 4);
     expect(told()).toBe("d 192.0.2.100:7835");
+  });
+
+  test("forgets what could not be decoded of a node when it comes again, or goes", () => {
+    const each = tracker();
+    const broken = (name: string): DecodedEvent => ({
+      ...event([node(name)]),
+      problems: [{ kind: "address-invalid", nodeId: id(name), message: `status of ${name}` }],
+    });
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 1);
+    each.fold({ kind: "event", stream: 1, event: broken("b") }, 2);
+    each.fold({ kind: "event", stream: 1, event: broken("c") }, 3);
+    expect(shown(each)).toEndWith("exact | address-invalid | address-invalid");
+    each.fold({ kind: "event", stream: 1, event: event([node("b")]) }, 4);
+    expect(shown(each)).toEndWith("exact | address-invalid");
+    each.fold({ kind: "event", stream: 1, event: event([], false, ["c"]) }, 5);
+    expect(shown(each)).toBe("b: 192.0.2.98/32 | exact");
   });
 
   test("gives the same mesh object while nothing changes, so that nothing is rendered or applied again", () => {

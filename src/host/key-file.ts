@@ -4,6 +4,7 @@
  * A key file that cannot be used stays as it is: it may be all there is of a key that other nodes know. No message
  * shows any of its content. A key that is on disk is there whole, with mode 0600 from its first byte.
  */
+import { lstatSync } from "node:fs";
 import { parsePrivateKey, privateKeyFromBytes, type PrivateKey } from "../core/key.ts";
 import { quote, type Problem } from "../core/problem.ts";
 import { ClusternetError, SettingsError, isSystemError, messageOf } from "../errors.ts";
@@ -52,6 +53,8 @@ export async function ensureKeyFile(path: string): Promise<KeyFile & { readonly 
  * and is untouched. Throws as `ensureKeyFile`.
  */
 export async function rewriteKeyFile(path: string, key: PrivateKey): Promise<boolean> {
+  // Looked first: making it writes the key into a new file before it can find that there is one.
+  if (lstatSync(path, { throwIfNoEntry: false }) !== undefined) return false;
   return await makeKeyFile(path, key);
 }
 

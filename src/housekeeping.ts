@@ -1,0 +1,98 @@
+/**
+ * Keeps what a running agent needs in its data directory: the directory itself, the key file, the state file and the
+ * status socket. What vanished is made again, what could not be written is tried again; neither holds anything else up.
+ */
+import { join } from "node:path";
+import { pulseMs, type Clock } from "./async.ts";
+import type { PrivateKey } from "./core/key.ts";
+import { describeInLine } from "./errors.ts";
+import { ensureDataDirectory, socketPath } from "./host/files.ts";
+import { keyFileName, rewriteKeyFile } from "./host/key-file.ts";
+import type { Locks } from "./host/lock.ts";
+import type { AgentMemory } from "./host/state-file.ts";
+import type { Logger } from "./log.ts";
+import type { ProblemLog } from "./problem-log.ts";
+import { serveStatus, type StatusHandlers, type StatusServer } from "./status-socket.ts";
+
+export interface HousekeepingSettings {
+  readonly dataDirectory: string;
+  readonly interfaceName: string;
+  readonly key: PrivateKey;
+  /** How often it looks. */
+  readonly resyncMs: number;
+}
+
+export interface HousekeepingParts {
+  readonly locks: Locks;
+  readonly memory: AgentMemory;
+  readonly handlers: StatusHandlers;
+  readonly problems: ProblemLog;
+  readonly log: Logger;
+  readonly clock: Clock;
+}
+
+export class Housekeeping {
+  readonly #settings: HousekeepingSettings;
+  readonly #parts: HousekeepingParts;
+  #server: StatusServer | undefined;
+  #lastTurnMs = 0;
+
+  constructor(settings: HousekeepingSettings, parts: HousekeepingParts) {
+    this.#settings = settings;
+    this.#parts = parts;
+  }
+
+  /** When the loop last turned, by the clock's `nowMs`. */
+  get lastTurnMs(): number {
+    return this.#lastTurnMs;
+  }
+
+  /** Serves the status until `signal` aborts. Never throws: what cannot be done is reported and tried again. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { clock } = this.#parts;
+    const everyMs = Math.min(this.#settings.resyncMs, pulseMs);
+    try {
+      while (!signal.aborted) {
+        this.#lastTurnMs = clock.nowMs();
+        await this.#turn();
+        await clock.sleep(everyMs, signal);
+      }
+    } finally {
+      await this.#server?.stop();
+    }
+  }
+
+  async #turn(): Promise<void> {
+    const { dataDirectory, interfaceName, key } = this.#settings;
+    const { locks, memory, handlers, problems, log } = this.#parts;
+    const tasks: readonly (() => Promise<void>)[] = [
+      async () => {
+        await ensureDataDirectory(dataDirectory);
+        locks.renew();
+      },
+      async () => {
+        if (await rewriteKeyFile(join(dataDirectory, keyFileName), key)) {
+          log.warn("The private key file was gone: the same key was written back", { dataDirectory });
+        }
+      },
+      async () => {
+        if (this.#server === undefined)
+          this.#server = serveStatus(socketPath(dataDirectory, interfaceName), handlers);
+        else await this.#server.ensure();
+      },
+      async () => await memory.keep(),
+    ];
+    const failures: string[] = [];
+    for (const task of tasks) {
+      try {
+        await task();
+      } catch (error) {
+        failures.push(describeInLine(error));
+      }
+    }
+    problems.replace(
+      "data-directory",
+      failures.map((message) => ({ kind: "file-unwritable", message })),
+    );
+  }
+}
