@@ -2,11 +2,11 @@
  * Settings: flags as given become typed values, or one error that names the flag (or the variable), what was
  * found and what was expected.
  *
- * Pure: no file, clock or process is looked at. A value that is not of its flag's form is a UsageError (exit 64);
- * one of the right form that cannot be used is a SettingsError (exit 78). What only the host can tell (key file,
- * interface, credentials) is found by the commands.
+ * No file or clock is looked at, and of the process only its directory. A value that is not of its flag's form is
+ * a UsageError (exit 64); one of the right form that cannot be used is a SettingsError (exit 78). What only the host
+ * can tell (key file, interface, credentials) is found by the commands.
  */
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import * as v from "valibot";
 import type { CuratorOptions } from "./commands/curator.ts";
 import type { NodeCommandOptions } from "./commands/node.ts";
@@ -178,6 +178,11 @@ function parseDirectory(found: string): string {
   return found;
 }
 
+/** Made absolute here, once: the programs that are given files of it run in another directory. */
+function parseDataDirectory(found: string): string {
+  return resolve(parseDirectory(found));
+}
+
 function parseFile(found: string): string {
   if (found === "" || found.includes("\0")) throw new FormError("expected the path of a file");
   return found;
@@ -262,7 +267,7 @@ function addressOrNone(found: string): Address | undefined {
 }
 
 const placeEntries = {
-  "data-dir": v.optional(text(parseDirectory), "/var/lib/clusternet"),
+  "data-dir": v.optional(text(parseDataDirectory), "/var/lib/clusternet"),
   interface: v.optional(text(parseInterfaceName), "clusternet"),
 };
 const logEntries = {
@@ -310,7 +315,7 @@ const curatorSchema = v.object({
   ...clusterNetEntries,
   ...tlsEntries,
   listen: v.optional(text(hostPort(0)), `127.0.0.1:${curatorPort}`),
-  "data-dir": v.optional(text(parseDirectory), "/var/lib/clusternet-curator"),
+  "data-dir": v.optional(text(parseDataDirectory), "/var/lib/clusternet-curator"),
   store: v.optional(text(oneOf("sqlite", "memory")), "sqlite"),
 });
 

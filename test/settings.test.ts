@@ -1,5 +1,6 @@
 /** Flags as given to typed settings: what each may be, where it came from, and what cannot be used (64 and 78). */
 import { expect, test } from "bun:test";
+import { resolve } from "node:path";
 import type { NodeId } from "../src/core/node.ts";
 import { parseAddress } from "../src/core/prefix.ts";
 import { ClusternetError } from "../src/errors.ts";
@@ -13,11 +14,14 @@ import {
   runFlags,
 } from "../src/flags.ts";
 import {
+  type GivenFlags,
   type Identity,
   parseCuratorSettings,
+  parseNodeSettings,
   parsePkiArgument,
   parsePlaceSettings,
   parseRunSettings,
+  parseStatusSettings,
 } from "../src/settings.ts";
 
 type Flags = Readonly<Record<string, string | readonly string[]>>;
@@ -74,7 +78,7 @@ const inside = (directory: string) => ({
 
 test.each<{ flags: Flags; want: Identity }>([
   { flags: {}, want: { kind: "tls", files: inside("/var/lib/clusternet") } },
-  { flags: { "data-dir": "d", insecure: "false" }, want: { kind: "tls", files: inside("d") } },
+  { flags: { "data-dir": "d", insecure: "false" }, want: { kind: "tls", files: inside(resolve("d")) } },
   {
     flags: { ca: "x/ca", cert: "/c.pem", key: "k", "node-id": "a", "curator-id": ["c1", "c2"] },
     want: {
@@ -133,7 +137,7 @@ test("parseRunSettings() takes every flag", () => {
     podPrefixes: settings.podPrefixes.map(({ text }) => text),
     externalAddress: settings.externalAddress === "auto" ? "auto" : settings.externalAddress.text,
   }).toEqual({
-    dataDirectory: "data",
+    dataDirectory: resolve("data"),
     interfaceName: "mesh_0.A-",
     log: { format: "json", level: "debug" },
     curators: [
@@ -555,7 +559,10 @@ test.each<FlagCase>([
 
 test("parseCuratorSettings() looks for credentials in its data directory", () => {
   expect(curator({}).options.credentials).toEqual(inside("/var/lib/clusternet-curator"));
-  expect(curator({ "data-dir": "d", ca: "x" }).options.credentials).toEqual({ ...inside("d"), ca: "x" });
+  expect(curator({ "data-dir": "d", ca: "x" }).options.credentials).toEqual({
+    ...inside(resolve("d")),
+    ca: "x",
+  });
 });
 
 test.each(["a", "0", "web-1.example", "metropolis-08480dc1c75f3a84796f3859a4cbec77", "a".repeat(63)])(
@@ -573,6 +580,30 @@ test.each(["", "A", "-a", ".a", "a_b", "a b", "a/b", "ä", "a\n", "a".repeat(64)
     );
   },
 );
+
+test.each([
+  { name: "run", parse: (given: GivenFlags) => parseRunSettings(given).dataDirectory },
+  { name: "down and pubkey", parse: (given: GivenFlags) => parsePlaceSettings(given).dataDirectory },
+  { name: "status", parse: (given: GivenFlags) => parseStatusSettings(given).dataDirectory },
+  { name: "curator", parse: (given: GivenFlags) => parseCuratorSettings(given).options.dataDir },
+  { name: "node", parse: (given: GivenFlags) => parseNodeSettings(given).dataDir },
+])("settings of $name make a relative data directory absolute", ({ name, parse }) => {
+  const flag = { origin: "--data-dir", texts: ["some/../data/"] };
+  const more = name === "run" ? Object.entries(least) : [];
+  const given = new Map([
+    ["data-dir", flag],
+    ...more.map(([key, value]) => [key, { origin: `--${key}`, texts: [value].flat() }] as const),
+  ]);
+  expect(parse(given)).toBe(`${process.cwd()}/data`);
+});
+
+test("the length of a socket's path is that of the absolute one", () => {
+  const long = "d".repeat(107 - "/clusternet.sock".length);
+  const settings = (directory: string) => () =>
+    parsePlaceSettings(new Map([["data-dir", { origin: "--data-dir", texts: [directory] }]]));
+  expect(verdict(settings(`/${long.slice(1)}`))).toBe("accepted");
+  expect(verdict(settings(long.slice(1)))).toStartWith("78 Cannot use data directory ");
+});
 
 test("parsePlaceSettings() refuses a data directory that is too long for a socket", () => {
   const environment = { CLUSTERNET_DATA_DIR: `/${"d".repeat(200)}` };

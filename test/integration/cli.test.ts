@@ -24,6 +24,7 @@ import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { acquireLocks } from "../../src/host/lock.ts";
 import { type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
 import { serveStatus } from "../../src/status-socket.ts";
+import { eventually } from "../fakes/eventually.ts";
 import { createNamespace, type Namespace } from "./host-namespace.ts";
 
 const main = join(import.meta.dir, "../../src/main.ts");
@@ -435,6 +436,58 @@ test("status reads a real interface without an agent, and down takes away only w
     expect(second).toEqual({ exit: 0, stdout: "", stderr: "" });
     expect(await picture(host)).toBe(before);
   } finally {
+    await host.remove();
+  }
+}, 30_000);
+
+test("run with a relative data directory gives the interface the key that is in it", async () => {
+  const host = await createNamespace();
+  const flags = [
+    "--insecure",
+    "--node-id",
+    "a",
+    "--curator",
+    "127.0.0.1:1",
+    "--external-address",
+    "192.0.2.1",
+  ];
+  const inside = ["nsenter", "-t", String(host.pid), "-n", "-m", "--"];
+  const start = ["sh", "-c", 'cd "$0" && exec "$@"', host.directory];
+  const child = Bun.spawn(
+    [
+      ...inside,
+      ...start,
+      process.execPath,
+      main,
+      "run",
+      "--data-dir",
+      "data",
+      "--wireguard",
+      "userspace",
+      ...flags,
+    ],
+    { env: { PATH: process.env["PATH"] ?? "" }, stdout: "ignore", stderr: "pipe", timeout: limitMs },
+  );
+  try {
+    const shown = await eventually(
+      () =>
+        host.run(["wg", "show", "clusternet", "public-key"]).then(
+          (text) => text.trim() !== "(none)" && text.trim(),
+          () => false,
+        ),
+      "the key on the interface",
+    );
+    const key = parsePrivateKey(readFileSync(join(host.directory, "data", "private.key"), "utf8"));
+    expect(shown).toBe(key.publicKey);
+    child.kill("SIGTERM");
+    expect([await child.exited, readdirSync(join(host.directory, "data")).includes("private.key")]).toEqual([
+      0,
+      true,
+    ]);
+    expect(await child.stderr.text()).not.toContain("apply-failed");
+  } finally {
+    child.kill("SIGKILL");
+    await child.exited;
     await host.remove();
   }
 }, 30_000);
