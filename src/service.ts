@@ -7,12 +7,13 @@
  */
 import { join, resolve } from "node:path";
 import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
+import { checkOptions } from "./checks.ts";
 import { rememberedCurator } from "./core/curators.ts";
 import type { SeenHost, Step } from "./core/host-state.ts";
 import { privateKeyFromBytes, type PrivateKey, type PublicKey } from "./core/key.ts";
 
 import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
-import { parsePrefix, type Prefix } from "./core/prefix.ts";
+import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
@@ -113,17 +114,14 @@ export class Service {
   readonly #problems: ProblemLog;
   #session: Session | undefined;
 
-  /** Throws ClusternetError for a node ID or network that cannot be. */
+  /** Throws ClusternetError for an option that cannot be: what the command line refuses, this refuses too. */
   constructor(options: ServiceOptions) {
     const self = asNodeId(options.nodeId);
     if (self === undefined) throw new ClusternetError(nodeIdProblem(options.nodeId));
-    const nets = Array.isArray(options.clusterNet) ? options.clusterNet : [options.clusterNet];
+    this.#clusterNets = checkOptions(options);
     // `wg` and `ip` run in another directory than this program may.
     this.#options = { ...options, dataDirectory: resolve(options.dataDirectory) };
     this.#self = self;
-    this.#clusterNets = nets.map((net: string | Prefix) =>
-      typeof net === "string" ? parsePrefix(net) : net,
-    );
     this.#interfaceName = options.interfaceName ?? "clusternet";
     this.#listenPort = options.listenPort ?? defaultListenPort;
     this.#log = options.log ?? silentLogger;
