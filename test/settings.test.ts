@@ -597,12 +597,13 @@ test.each([
   expect(parse(given)).toBe(`${process.cwd()}/data`);
 });
 
+const placeIn = (directory: string) => () =>
+  parsePlaceSettings(new Map([["data-dir", { origin: "--data-dir", texts: [directory] }]]));
+
 test("the length of a socket's path is that of the absolute one", () => {
   const long = "d".repeat(107 - "/clusternet.sock".length);
-  const settings = (directory: string) => () =>
-    parsePlaceSettings(new Map([["data-dir", { origin: "--data-dir", texts: [directory] }]]));
-  expect(verdict(settings(`/${long.slice(1)}`))).toBe("accepted");
-  expect(verdict(settings(long.slice(1)))).toStartWith("78 Cannot use data directory ");
+  expect(verdict(placeIn(`/${long.slice(1)}`))).toBe("accepted");
+  expect(verdict(placeIn(long.slice(1)))).toStartWith("78 Cannot use data directory ");
 });
 
 test("parsePlaceSettings() refuses a data directory that is too long for a socket", () => {
