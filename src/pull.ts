@@ -77,6 +77,8 @@ export interface PullState {
   readonly sourceAt?: Date;
   /** A mesh from the file, a full picture or a Curator that was heard out has been applied, and nothing is in its way. */
   readonly applied: boolean;
+  /** The host has been compared with a mesh once: before, other nodes would knock at an interface that is not there. */
+  readonly compared: boolean;
   /** This very mesh is on the host, but for what is left alone. */
   readonly holds: boolean;
   /** The mesh is made of all that the Curator knows. */
@@ -100,6 +102,7 @@ export class Pull {
   readonly state = new Value<PullState>({
     mesh: { peers: [] },
     applied: false,
+    compared: false,
     holds: false,
     heardOut: false,
     stream: 0,
@@ -361,6 +364,7 @@ export class Pull {
     this.state.set({
       ...heard,
       mesh,
+      compared: true,
       holds,
       ...(source === undefined ? {} : { source }),
       ...(source === undefined || sourceAt === undefined ? {} : { sourceAt }),

@@ -119,12 +119,14 @@ export class Push {
     while (!signal.aborted) {
       this.#lastTurnMs = clock.nowMs();
       const current = connection.get();
-      if (current !== undefined && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
+      const { compared } = this.#parts.pull.get();
+      if (current !== undefined && compared && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
         this.#retryAtMs = undefined;
         await this.#turn(current, signal);
       }
-      // Without a connection there is nothing to do at that time.
-      const retryAtMs = connection.get() === undefined ? Infinity : (this.#retryAtMs ?? Infinity);
+      // Without a connection, or an interface, there is nothing to do at that time.
+      const retryAtMs =
+        connection.get() === undefined || !compared ? Infinity : (this.#retryAtMs ?? Infinity);
       await this.#bell.wait(Math.min(Math.max(0, retryAtMs - clock.nowMs()), pulseMs), signal, clock);
     }
   }

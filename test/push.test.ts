@@ -17,7 +17,7 @@ import { ProblemLog } from "../src/problem-log.ts";
 import type { PullState } from "../src/pull.ts";
 import { Push } from "../src/push.ts";
 import { FakeClock } from "./fakes/clock.ts";
-import { eventually } from "./fakes/eventually.ts";
+import { waitFor } from "./lab/wait.ts";
 
 const self = asNodeId("a") ?? expect.unreachable();
 const publicKey = privateKeyFromBytes(new Uint8Array(32).fill(1)).publicKey;
@@ -81,6 +81,7 @@ function start(reportStatus: "auto" | "on" | "off" = "auto") {
     pull: new Value<PullState>({
       mesh: { peers: [] },
       applied: true,
+      compared: true,
       holds: true,
       heardOut: false,
       stream: 1,
@@ -106,7 +107,7 @@ function start(reportStatus: "auto" | "on" | "off" = "auto") {
   };
 }
 
-const until = (look: () => boolean): Promise<unknown> => eventually(look, String(look));
+const until = (look: () => boolean): Promise<unknown> => waitFor(look, String(look));
 
 const wanted = "192.0.2.1/32 10.192.1.0/24";
 
@@ -125,6 +126,17 @@ describe("Push", () => {
         .announced?.prefixes.map((each) => each.text)
         .join(" "),
     ).toBe(wanted);
+    await run.end();
+  });
+
+  test("announces nothing before the host has been compared once: nobody could knock at it", async () => {
+    const run = start();
+    run.pull.set({ ...run.pull.get(), compared: false });
+    run.connect();
+    await run.clock.advance(60_000);
+    expect(run.curator.tries).toBe(0);
+    run.pull.set({ ...run.pull.get(), compared: true });
+    await until(() => run.curator.announced.length === 1);
     await run.end();
   });
 
