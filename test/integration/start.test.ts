@@ -606,6 +606,39 @@ describe("down", () => {
   });
 });
 
+describe("a restart", () => {
+  test("with a file older than the interface removes no peer before a believed picture", async () => {
+    await using place = await Place.create();
+    const papers = ["b", "c"].map((id, at) =>
+      paperNode(id, `198.51.100.${at + 1}`, [`10.192.${at + 20}.0/24`]),
+    );
+    const [first, second] = papers;
+    if (first === undefined || second === undefined) throw new Error("two nodes were made");
+    await curator.call.put(first.bytes);
+    const agent = await place.start();
+    await agent.peers((peers) => peers.length === 1, soonMs);
+    const file = join(place.data, "clusternet.conf");
+    const older = await readFile(file);
+    await curator.call.put(second.bytes);
+    await agent.peers((peers) => peers.length === 2, soonMs);
+    await agent.kill();
+    await writeFile(file, older);
+    const alone = await place.start({ curator: "192.0.2.250:7835" });
+    await alone.status(({ source, agent: { ready } }) => ready && source === "file", soonMs);
+    // Compared with the interface once more before it is looked at.
+    await alone.process.waitForLine(/Starting from the last file peers=1/, { limitMs: soonMs });
+    await place.machine.exec(["ip", "link", "set", "clusternet", "group", "7"]);
+    await waitFor(
+      async () => (await place.machine.exec(["ip", "link", "show", "clusternet"])).includes("group 9"),
+      { limitMs: soonMs, what: "the group to be put back" },
+    );
+    expect((await alone.peers(() => true, soonMs)).map(([key]) => key).toSorted()).toEqual(
+      papers.map(({ key }) => key).toSorted(),
+    );
+    for (const id of ["b", "c"]) await curator.call.remove(id);
+  });
+});
+
 describe("--once", () => {
   test("applies, announces and ends with 0; without a Curator with 75, saying what is missing", async () => {
     await using place = await Place.create();
@@ -629,6 +662,28 @@ describe("--once", () => {
     ]);
     expect((await place.machine.exec(["wg", "show", "clusternet", "peers"])).trim()).toBe(paper.key);
     await curator.call.remove("b");
+  });
+
+  test("ends only when the whole picture holds, also when it comes while the first mesh is applied", async () => {
+    const ids = ["b", "c", "d", "e"];
+    const papers = ids.map((id, at) => paperNode(id, `198.51.100.${at + 1}`, [`10.192.${at + 20}.0/24`]));
+    for (const paper of papers) await curator.call.put(paper.bytes);
+    for (let round = 0; round < 3; round++) {
+      await using place = await Place.create();
+      // The first apply is slow enough for the picture to come meanwhile.
+      const slow = await lab.directory();
+      await writeFile(
+        join(slow, "wireguard-go"),
+        `#!/bin/sh\nsleep 0.7\nexec ${Bun.which("wireguard-go")} "$@"\n`,
+      );
+      await chmod(join(slow, "wireguard-go"), 0o755);
+      expect((await place.run({ flags: ["--once"], path: slow })).code).toBe(0);
+      const shown = await place.machine.exec(["wg", "show", "clusternet", "peers"]);
+      expect(shown.trim().split("\n").toSorted()).toEqual(papers.map(({ key }) => key).toSorted());
+      const file = await readFile(join(place.data, "clusternet.conf"), "utf8");
+      expect(file.match(/^\[Peer\]$/gm)).toHaveLength(4);
+    }
+    for (const id of ids) await curator.call.remove(id);
   });
 
   test("--dry-run prints file and steps, the key hidden, and changes nothing, also beside a running agent", async () => {
