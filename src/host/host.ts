@@ -103,6 +103,8 @@ export class LinuxHost implements Host {
   readonly #options: HostOptions;
   /** What is known of the host and for which networks it was read; absent: it must be read first. */
   #model: { readonly seen: SeenHost; readonly networks: string } | undefined;
+  /** Raised by each `invalidate`: what was begun before it knows nothing of what it told of. */
+  #generation = 0;
   #index: number | undefined;
   #implementation: Implementation | undefined;
   #plusAllowedIps: boolean | undefined;
@@ -124,6 +126,7 @@ export class LinuxHost implements Host {
   }
 
   invalidate(): void {
+    this.#generation++;
     this.#model = undefined;
   }
 
@@ -163,7 +166,8 @@ export class LinuxHost implements Host {
 
   /** Takes away what is ours (`clusternet down`). Problems name what is left alone or was refused. */
   async down(wanted: DownWanted): Promise<ApplyResult> {
-    this.#model = undefined;
+    this.invalidate();
+    const generation = this.#generation;
     try {
       const seen = await this.#read(
         wanted.interfaceName,
@@ -171,7 +175,7 @@ export class LinuxHost implements Host {
         wanted.publicKey,
       );
       const plan = planDown(wanted, seen, this.#ownership(wanted));
-      const applied = await this.#carryOut(plan, { ...wanted, ...nothing }, seen);
+      const applied = await this.#carryOut(plan, { ...wanted, ...nothing }, seen, generation);
       const complete = applied.left.length === 0;
       const { loopbackAddresses } = this.#options.memory.get();
       if (complete) await this.#remember({ loopbackAddresses, clusterNets: [] });
@@ -192,13 +196,14 @@ export class LinuxHost implements Host {
   }
 
   async #applyOnce(wanted: WantedHost): Promise<ApplyResult & Pick<Applied, "left">> {
+    const generation = this.#generation;
     try {
-      const seen = await this.#known(wanted);
-      const plan = planHost(wanted, seen, this.#remembered(wanted));
+      const before = await this.#known(wanted);
+      const plan = planHost(wanted, before, this.#remembered(wanted));
       const wantedKeys = wanted.peers.map((peer) => peer.publicKey);
       this.#ourPeers = new Set([...this.#ourPeers, ...wantedKeys]);
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
-      const applied = await this.#carryOut(plan, wanted, seen);
+      const { seen, ...applied } = await this.#carryOut(plan, wanted, before, generation);
       if (!applied.left.some((step) => step.kind === "set-peers" || step.kind === "sync-conf")) {
         this.#learnEndpoints(wanted);
       }
@@ -206,14 +211,14 @@ export class LinuxHost implements Host {
       if (applied.left.length > 0) return { complete: false, ...applied, problems };
       // Whoever of them was not wanted any more is gone now.
       this.#ourPeers = new Set(wantedKeys);
-      const unheld = applied.done.some(isDecidedByHost) ? await this.#verify(wanted) : [];
-      if (unheld.length === 0) await this.#rememberAfter(wanted);
+      const held = applied.done.some(isDecidedByHost) ? await this.#verify(wanted) : { seen, unheld: [] };
+      if (held.unheld.length === 0) await this.#rememberAfter(wanted, held.seen);
       return {
-        complete: unheld.length === 0,
+        complete: held.unheld.length === 0,
         done: applied.done,
         left: [],
-        problems: [...problems, ...unheld],
-        ...(this.#model === undefined ? {} : { seen: this.#model.seen }),
+        problems: [...problems, ...held.unheld],
+        seen: held.seen,
       };
     } catch (error) {
       this.#model = undefined;
@@ -226,9 +231,15 @@ export class LinuxHost implements Host {
     const networks = this.#knownNetworks(wanted.clusterNets);
     const covered = textsOf(networks);
     if (this.#model?.networks === covered) return this.#model.seen;
+    const generation = this.#generation;
     const seen = await this.#read(wanted.interfaceName, networks, wanted.publicKey);
-    this.#model = { seen, networks: covered };
+    this.#keep(seen, networks, generation);
     return seen;
+  }
+
+  /** Makes this the model, unless a hint came since it was begun. */
+  #keep(seen: SeenHost, networks: readonly Prefix[], generation: number): void {
+    if (generation === this.#generation) this.#model = { seen, networks: textsOf(networks) };
   }
 
   async #read(interfaceName: string, networks: readonly Prefix[], publicKey?: PublicKey): Promise<SeenHost> {
@@ -262,10 +273,18 @@ export class LinuxHost implements Host {
     this.#readAtMs = nowMs;
   }
 
-  /** Carries the plan out and keeps the model in step; any failure drops it. */
-  async #carryOut(plan: HostPlan, wanted: WantedHost, seen: SeenHost): Promise<Applied> {
+  /**
+   * Carries the plan out and keeps the model in step; any failure drops it, and so does a hint since `generation`.
+   * `seen` is the host as it is then, unless steps are left.
+   */
+  async #carryOut(
+    plan: HostPlan,
+    wanted: WantedHost,
+    seen: SeenHost,
+    generation: number,
+  ): Promise<Applied & { readonly seen: SeenHost }> {
     const { steps } = plan;
-    if (steps.length === 0) return { done: [], problems: [], left: [] };
+    if (steps.length === 0) return { done: [], problems: [], left: [], seen };
     const { run, keyFile, configFile, interfaceName, log } = this.#options;
     if (steps.some((step) => step.kind === "add-link")) {
       this.#implementation = await chooseImplementation(this.#options);
@@ -293,31 +312,27 @@ export class LinuxHost implements Host {
       },
     };
     const applied = await applySteps(steps, options);
-    this.#model =
-      applied.left.length === 0
-        ? { seen: after, networks: textsOf(this.#knownNetworks(wanted.clusterNets)) }
-        : undefined;
-    return applied;
+    this.#model = undefined;
+    if (applied.left.length === 0) this.#keep(after, this.#knownNetworks(wanted.clusterNets), generation);
+    return { ...applied, seen: after };
   }
 
   /** Reads the host again and says what did not hold: a port that wireguard-go could not take shows only so. */
-  async #verify(wanted: WantedHost): Promise<Problem[]> {
+  async #verify(
+    wanted: WantedHost,
+  ): Promise<{ readonly seen: SeenHost; readonly unheld: readonly Problem[] }> {
     this.#model = undefined;
     const seen = await this.#known(wanted);
     const { steps } = planHost(wanted, seen, this.#remembered(wanted));
-    if (steps.length === 0) return [];
+    if (steps.length === 0) return { seen, unheld: [] };
     this.#model = undefined;
     const { interfaceName, listenPort } = wanted;
     if (steps.some((step) => step.kind === "set-device" && step.listenPort !== undefined)) {
-      return [portInUse(interfaceName, listenPort)];
+      return { seen, unheld: [portInUse(interfaceName, listenPort)] };
     }
     const what = steps.map((step) => step.kind).join(", ");
-    return [
-      {
-        kind: "apply-failed",
-        message: `Cannot keep interface ${quote(interfaceName)} as wanted: changed again right after it was set (${what})`,
-      },
-    ];
+    const message = `Cannot keep interface ${quote(interfaceName)} as wanted: changed again right after it was set (${what})`;
+    return { seen, unheld: [{ kind: "apply-failed", message }] };
   }
 
   /** `wg` clears the key when the file has none, so the files are read before it reads them. */
@@ -400,7 +415,7 @@ export class LinuxHost implements Host {
         const link = { interfaceName: name, clusterNets: [], publicKey: wanted.publicKey };
         const nothingElse = { ...ownership, addedLoopback: new Set<string>(), formerClusterNets: [] };
         const { steps } = planDown(link, seen, nothingElse);
-        const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen);
+        const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen, this.#generation);
         this.#model = undefined;
         if (applied.left.length > 0) return [...applied.problems];
       }
@@ -429,9 +444,9 @@ export class LinuxHost implements Host {
   }
 
   /** After a whole apply: only what is there. */
-  async #rememberAfter(wanted: WantedHost): Promise<void> {
+  async #rememberAfter(wanted: WantedHost, seen: SeenHost): Promise<void> {
     const before = this.#options.memory.get();
-    const there = new Set(this.#model?.seen.loopback);
+    const there = new Set(seen.loopback);
     await this.#remember({
       ...before,
       loopbackAddresses: before.loopbackAddresses.filter((address) => there.has(address.text)),

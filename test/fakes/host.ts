@@ -58,6 +58,8 @@ export class FakeHost {
   reads = 0;
   /** What becomes of the next changing command. */
   fate: (command: string) => Fate = () => "done";
+  /** What others do in the same instant: called when a command has looked or changed, before its answer is known. */
+  beside: (command: string) => void = () => {};
   version = "wireguard-tools v1.0.20210914 - https://git.zx2c4.com/wireguard-tools/\n";
   #nextIndex = 2;
 
@@ -91,6 +93,7 @@ export class FakeHost {
     const reading = this.#read(argv);
     if (reading !== undefined) {
       this.reads++;
+      this.beside(command);
       return reading;
     }
     this.changes.push(command);
@@ -100,6 +103,7 @@ export class FakeHost {
     else if (argv[0] === "wg") this.#wgSet(argv);
     else if (argv[0] === "ip") this.#ip(argv);
     else throw new Error(`the fake host does not know "${command}"`);
+    this.beside(command);
     if (fate === "done but failed") throw refuse(argv, "injected, after it was done");
     return "";
   }

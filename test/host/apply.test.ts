@@ -210,6 +210,28 @@ describe("apply()", () => {
     });
   });
 
+  test.each(["wg show clusternet dump", "ip address add 10.192.9.1/32", "ip address delete 10.192.1.1/32"])(
+    "looks again after a hint that came during `%s`",
+    async (during) => {
+      await withBench(async ({ fake, host }) => {
+        await host.apply(two);
+        host.invalidate();
+        const wanted = { ...two, loopbackAddresses: [parseAddress("10.192.9.1"), parseAddress("fd00:1::1")] };
+        let hints = 0;
+        fake.beside = (command) => {
+          if (!command.startsWith(during)) return;
+          fake.beside = () => {};
+          hints++;
+          fake.routes = fake.routes.filter(({ type }) => type !== "unreachable");
+          host.invalidate();
+        };
+        await host.apply(wanted);
+        await host.apply(wanted);
+        expect({ hints, host: fake.show() }).toEqual({ hints: 1, host: await shownWhenDone(wanted) });
+      });
+    },
+  );
+
   test("reports a host that cannot be read, and throws nothing", async () => {
     await withBench(async ({ fake, host }) => {
       fake.addLink("clusternet", "bridge");
@@ -467,7 +489,13 @@ test(`any way through meshes, failures and drift ends at exactly the last mesh (
         };
         if (random() < 0.2) fake.takenPorts.add(7839);
         else fake.takenPorts.clear();
+        fake.beside = () => {
+          if (random() > 0.04) return;
+          drift(fake, random);
+          host.invalidate();
+        };
         await host.apply(wanted);
+        fake.beside = () => {};
         if (random() < 0.4) {
           drift(fake, random);
           host.invalidate();
@@ -478,7 +506,7 @@ test(`any way through meshes, failures and drift ends at exactly the last mesh (
       fake.fate = () => "done";
       fake.takenPorts.clear();
       wanted = { ...wanted, exact: true };
-      host.invalidate();
+      // Every hint was heard, so nobody has to say that the host may be another.
       const result = await host.apply(wanted);
       const shown = { seed, complete: result.complete, problems: result.problems, host: fake.show() };
       expect(shown).toEqual({ seed, complete: true, problems: [], host: await shownWhenDone(wanted) });
