@@ -3,19 +3,23 @@
  *
  * `process.stdout` and `console` may buffer, so that what was written just before the end is lost, and throw
  * EPIPE later and elsewhere. Here a reader that has gone away is an answer, and a stderr that is full or gone
- * costs the line: a log that cannot be written must not end or stop an agent.
+ * costs the line: a log that cannot be written must not end or stop an agent. A write to an ordinary pipe whose
+ * reader has stopped reading waits for ever, so stderr is asked by poll(2) first whether there is room.
  */
+import { dlopen, ptr } from "bun:ffi";
 import { writeSync } from "node:fs";
 import { ClusternetError, isSystemError } from "./errors.ts";
 
 /** How long a full pipe of stderr may hold the program up, for each line. */
 const stderrPatienceMs = 20;
 const retryMs = 5;
+/** A pipe that poll(2) calls writable takes this much without waiting (PIPE_BUF). */
+const portionBytes = 4096;
 
 /** Writes all of `text` on the descriptor. False: the reader has gone away. Throws ClusternetError for what else is in the way. */
 export function writeStdout(text: string, descriptor = 1): boolean {
   try {
-    return writeWhole(descriptor, text, Number.POSITIVE_INFINITY) !== "gone";
+    return writeWhole(descriptor, text, { patienceMs: Number.POSITIVE_INFINITY }) !== "gone";
   } catch (error) {
     throw new ClusternetError("Cannot write on standard output", { cause: error });
   }
@@ -29,11 +33,13 @@ export function stderrWriter(descriptor = 2): (line: string) => void {
   let lost = 0;
   // A line that was cut must not run into the next one.
   let cut = false;
+  const poll = writablePoll();
   return (line) => {
     const before = `${cut ? "\n" : ""}${lost > 0 ? `(${lost} lines could not be written)\n` : ""}`;
     let outcome: ReturnType<typeof writeWhole>;
     try {
-      outcome = writeWhole(descriptor, before + line, stderrPatienceMs);
+      // The first line that finds no room waits for some; those after it must not add up.
+      outcome = writeWhole(descriptor, before + line, { patienceMs: lost > 0 ? 0 : stderrPatienceMs, poll });
     } catch {
       // There is no other place to say it: a full disk or a closed descriptor costs the line.
       outcome = "none";
@@ -48,13 +54,32 @@ export function stderrWriter(descriptor = 2): (line: string) => void {
   };
 }
 
-function writeWhole(descriptor: number, text: string, patienceMs: number): "all" | "part" | "none" | "gone" {
+/** Whether a write on the descriptor goes ahead at once, as far as it is known after `waitMs`. */
+type Poll = (descriptor: number, waitMs: number) => boolean;
+
+interface Patience {
+  readonly patienceMs: number;
+  /** Asked before each portion; without it a write may wait for its reader. */
+  readonly poll?: Poll;
+}
+
+function writeWhole(
+  descriptor: number,
+  text: string,
+  { patienceMs, poll }: Patience,
+): "all" | "part" | "none" | "gone" {
   const bytes = new TextEncoder().encode(text);
   let written = 0;
   let waitedMs = 0;
   while (written < bytes.length) {
+    if (poll !== undefined && !poll(descriptor, patienceMs)) return written > 0 ? "part" : "none";
     try {
-      written += writeSync(descriptor, bytes, written);
+      written += writeSync(
+        descriptor,
+        bytes,
+        written,
+        Math.min(bytes.length - written, poll === undefined ? bytes.length : portionBytes),
+      );
     } catch (error) {
       if (isSystemError(error, "EINTR")) continue;
       if (isSystemError(error, "EPIPE")) return "gone";
@@ -66,4 +91,19 @@ function writeWhole(descriptor: number, text: string, patienceMs: number): "all"
     }
   }
   return "all";
+}
+
+/** poll(2) of one descriptor for POLLOUT. An error or a reader that has gone counts as room: the write then says which. */
+function writablePoll(): Poll {
+  const pollOut = 4;
+  const libc = dlopen("libc.so.6", { poll: { args: ["ptr", "u64", "i32"], returns: "i32" } });
+  // struct pollfd: the descriptor, what is asked, what is answered.
+  const entry = new ArrayBuffer(8);
+  const view = new DataView(entry);
+  return (descriptor, waitMs) => {
+    view.setInt32(0, descriptor, true);
+    view.setInt16(4, pollOut, true);
+    view.setInt16(6, 0, true);
+    return libc.symbols.poll(ptr(entry), 1, waitMs) !== 0;
+  };
 }

@@ -111,14 +111,17 @@ test("a secret given to redact() appears in no later line, message, field or pri
   }
 });
 
-/** A pipe with both ends here: a FIFO opened for reading and writing without waiting. */
-async function withPipe(use: (reading: number, writing: number) => void): Promise<void> {
+/** A pipe with both ends here: a FIFO; `waits`: its writing end is an ordinary one, on which a write waits for room. */
+async function withPipe(
+  use: (reading: number, writing: number) => void,
+  { waits }: { readonly waits: boolean } = { waits: false },
+): Promise<void> {
   const directory = mkdtempSync(join(tmpdir(), "clusternet-log-"));
   try {
     const path = join(directory, "pipe");
     await Bun.$`mkfifo ${path}`;
     const reading = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
-    const writing = openSync(path, constants.O_WRONLY | constants.O_NONBLOCK);
+    const writing = openSync(path, constants.O_WRONLY | (waits ? 0 : constants.O_NONBLOCK));
     use(reading, writing);
     closeSync(writing);
   } finally {
@@ -136,20 +139,39 @@ test("stderrWriter() outlives a reader that has gone away, and stdout says so", 
   });
 });
 
-test("stderrWriter() drops lines while the pipe is full and then says how many", async () => {
-  await withPipe((reading, writing) => {
-    const write = stderrWriter(writing);
-    const line = `${"x".repeat(65_535)}\n`;
-    write(line);
-    write("lost one\n");
-    write("lost two\n");
-    const buffer = Buffer.alloc(70_000);
-    expect(readSync(reading, buffer)).toBe(65_536);
-    write("after\n");
-    const read = readSync(reading, buffer);
-    closeSync(reading);
-    expect(buffer.toString("utf8", 0, read)).toBe("(2 lines could not be written)\nafter\n");
-  });
+test.each([true, false])(
+  "stderrWriter() drops lines while the pipe is full and then says how many (waits: %p)",
+  async (waits) => {
+    await withPipe(
+      (reading, writing) => {
+        const write = stderrWriter(writing);
+        const line = `${"x".repeat(65_535)}\n`;
+        write(line);
+        write("lost one\n");
+        write("lost two\n");
+        const buffer = Buffer.alloc(70_000);
+        expect(readSync(reading, buffer)).toBe(65_536);
+        write("after\n");
+        const read = readSync(reading, buffer);
+        closeSync(reading);
+        expect(buffer.toString("utf8", 0, read)).toBe("(2 lines could not be written)\nafter\n");
+      },
+      { waits },
+    );
+  },
+);
+
+test("stderrWriter() holds a program up for a moment, not for each line, when nobody reads", async () => {
+  await withPipe(
+    (_reading, writing) => {
+      const write = stderrWriter(writing);
+      const startMs = performance.now();
+      for (let line = 0; line < 20_000; line++) write(`line ${line} ${"x".repeat(100)}\n`);
+      // A write that waits would never come back; one that is patient each time would take minutes.
+      expect(performance.now() - startMs).toBeLessThan(10_000);
+    },
+    { waits: true },
+  );
 });
 
 test("stderrWriter() outlives a full disk and a closed descriptor", () => {
