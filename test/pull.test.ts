@@ -19,9 +19,9 @@ import { ProblemLog } from "../src/problem-log.ts";
 import { Pull, type PullSettings } from "../src/pull.ts";
 import { Tracker } from "../src/tracker.ts";
 import { FakeClock } from "./fakes/clock.ts";
-import { eventually } from "./fakes/eventually.ts";
+import { waitFor } from "./lab/wait.ts";
 
-const until = (look: () => boolean): Promise<unknown> => eventually(look, String(look));
+const until = (look: () => boolean): Promise<unknown> => waitFor(look, String(look));
 const id = (text: string): NodeId => asNodeId(text) ?? expect.unreachable();
 const privateKey = privateKeyFromBytes(new Uint8Array(32).fill(1));
 const clusterNets = [parsePrefix("10.192.0.0/11")];

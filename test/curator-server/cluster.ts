@@ -186,13 +186,3 @@ export function keyOf(number: number): string {
   new DataView(bytes.buffer).setUint32(0, number);
   return bytes.toBase64();
 }
-
-/** Waits until `holds`, looking again after each turn of the event loop; fails after `limitMs`. */
-export async function until(holds: () => boolean, limitMs = 5_000): Promise<void> {
-  const start = performance.now();
-  while (!holds()) {
-    if (performance.now() - start > limitMs)
-      throw new Error(`still not so after ${limitMs} ms: ${String(holds)}`);
-    await new Promise((resolve) => setTimeout(resolve, 2));
-  }
-}

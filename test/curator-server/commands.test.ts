@@ -23,8 +23,9 @@ import { parsePrefix } from "../../src/core/prefix.ts";
 import { ClusternetError, type ExitStatus } from "../../src/errors.ts";
 import type { RedactingLogger } from "../../src/log.ts";
 import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
+import { waitFor } from "../lab/wait.ts";
 import { issued, TestTrust } from "../trust/cluster.ts";
-import { clientOf, codeOf, keyOf, statusBytes, until } from "./cluster.ts";
+import { clientOf, codeOf, keyOf, statusBytes } from "./cluster.ts";
 import { tlsChannel } from "./tls-client.ts";
 
 let directory: string;
@@ -81,7 +82,7 @@ async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCura
   ended.catch(() => {
     failed = true;
   });
-  await until(() => port !== 0 || failed);
+  await waitFor(() => port !== 0 || failed, "the Curator to listen");
   if (failed) await ended;
   return { port, lines, warnings, stop };
 }

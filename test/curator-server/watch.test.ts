@@ -9,6 +9,7 @@ import type { NodeId } from "../../src/core/node.ts";
 import { FanOut } from "../../src/curator-server/fan-out.ts";
 import { MemoryStore, type StoredNode } from "../../src/curator-server/store.ts";
 import { WatchEvent } from "../../src/gen/curator.ts";
+import { waitFor } from "../lab/wait.ts";
 import {
   clientOf,
   codeNameOf,
@@ -19,7 +20,6 @@ import {
   startCluster,
   statusBytes,
   Stream,
-  until,
   type SeenEvent,
   type TestCluster,
 } from "./cluster.ts";
@@ -188,7 +188,7 @@ describe("Watch of one node", () => {
     const at = await cluster();
     const watch = stream(at, "x", "later");
     const first = watch.next();
-    await until(() => at.server.registry.fanOut.watchers === 1);
+    await waitFor(() => at.server.registry.fanOut.watchers === 1, "the watch to be there");
     await at.report("later", "192.0.2.1");
     expect(await first).toEqual({ ...nothing, nodes: [plain("later", "192.0.2.1")] });
   });
@@ -499,7 +499,10 @@ test("a watcher that is gone without a word is let go", async () => {
     socket.unpipe();
     socket.pause();
   }
-  await until(() => at.server.registry.fanOut.watchers === 0, 4_000);
+  await waitFor(() => at.server.registry.fanOut.watchers === 0, {
+    limitMs: 4_000,
+    what: "the silent watch to be dropped",
+  });
 });
 
 test("a client that closes is let go", async () => {
@@ -509,7 +512,7 @@ test("a client that closes is let go", async () => {
   const next = watch.next().catch(() => undefined);
   watch.close();
   await next;
-  await until(() => at.server.registry.fanOut.watchers === 0);
+  await waitFor(() => at.server.registry.fanOut.watchers === 0, "the closed watch to be dropped");
 });
 
 describe("whatever happens in whatever order, every watcher ends with the registry's nodes", () => {

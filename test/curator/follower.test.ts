@@ -19,7 +19,7 @@ import { silentLogger } from "../../src/log.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { FakeCurator, node as nodeBytes } from "../fakes/curator.ts";
-import { eventually } from "../fakes/eventually.ts";
+import { waitFor } from "../lab/wait.ts";
 
 const self = "self" as NodeId;
 
@@ -1029,13 +1029,13 @@ describe("at a real server", () => {
       for await (const event of follower.follow(stop.signal)) seen.push(inWords(event));
     })();
     try {
-      await eventually(() => seen.length === 3, "the first picture");
+      await waitFor(() => seen.length === 3, "the first picture");
       first.endStreams();
-      await eventually(() => seen.length === 7, "the picture after the stream's end");
+      await waitFor(() => seen.length === 7, "the picture after the stream's end");
       first.pause();
-      await eventually(() => seen.length === 11, "the picture of the second Curator");
+      await waitFor(() => seen.length === 11, "the picture of the second Curator");
       follower.reopen(0);
-      await eventually(() => seen.length === 15, "a picture beside the other");
+      await waitFor(() => seen.length === 15, "a picture beside the other");
     } finally {
       stop.abort();
       await done;
@@ -1050,7 +1050,7 @@ describe("at a real server", () => {
       ...pictureAt(second.address, number(11), ` beside ${number(8)}`),
       `${number(8)} closed`,
     ]);
-    await eventually(() => second.seen().streams.every(({ open }) => !open), "all streams closed");
+    await waitFor(() => second.seen().streams.every(({ open }) => !open), "all streams closed");
     expect(follower.connection.get()).toBeUndefined();
   });
 });

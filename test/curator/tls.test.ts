@@ -15,8 +15,9 @@ import { NodeCredentials, requireHook } from "../../src/curator/tls.ts";
 import { CuratorError } from "../../src/errors.ts";
 import type { CredentialFiles } from "../../src/trust/credential-files.ts";
 import { makeClusterCa, makeNodeCertificate } from "../../src/trust/make-certificate.ts";
-import { clientOf, codeOf, statusBytes, until } from "../curator-server/cluster.ts";
+import { clientOf, codeOf, statusBytes } from "../curator-server/cluster.ts";
 import { event, FakeCurator, node } from "../fakes/curator.ts";
+import { waitFor } from "../lab/wait.ts";
 import { impostors, issued, TestTrust } from "../trust/cluster.ts";
 import { TlsServer } from "../trust/tls-server.ts";
 
@@ -60,7 +61,7 @@ describe("a Curator is refused whose certificate is", () => {
     expect(error.message.slice(start.length)).toMatch(reason);
     // Not one byte of HTTP/2, and no connection is left open.
     connection.close();
-    await until(() => server.open === 0);
+    await waitFor(() => server.open === 0, "the connection to be closed");
     expect(server.seen.filter(({ bytes }) => bytes > 0)).toEqual([]);
     expect(server.connections).toBeGreaterThan(0);
   });
@@ -102,7 +103,7 @@ test("exactly one certificate is sent to a Curator, which is then spoken to", as
   using connection = connect(server.address);
   const stop = new AbortController();
   const ended = connection.reportStatus(report, stop.signal).catch(() => undefined);
-  await until(() => (server.seen[0]?.bytes ?? 0) > 0);
+  await waitFor(() => (server.seen[0]?.bytes ?? 0) > 0, "the call to reach the server");
   stop.abort();
   await ended;
   expect(server.seen.map(({ certificates }) => certificates)).toEqual([1]);
@@ -180,7 +181,7 @@ test("a Curator that accepts and says nothing is given up after 5 s, and its soc
     expect([message, untrusted]).toEqual([expect.stringContaining("UNAVAILABLE"), false]);
     expect(performance.now() - started).toBeLessThan(9_000);
     connection.close();
-    await until(() => [...sockets].every(({ destroyed }) => destroyed), 10_000);
+    await waitFor(() => [...sockets].every(({ destroyed }) => destroyed), "all sockets to be closed");
   } finally {
     server.close();
   }
@@ -226,13 +227,19 @@ test("createCurator() reports an untrusted Curator until it is replaced by a rig
     }
   })();
   try {
-    await until(() => curator.problems.get().some(({ kind }) => kind === "curator-untrusted"), 10_000);
+    await waitFor(
+      () => curator.problems.get().some(({ kind }) => kind === "curator-untrusted"),
+      "the impostor to be reported",
+    );
     const untrusted = curator.problems.get().find(({ kind }) => kind === "curator-untrusted");
     expect(untrusted?.message).toMatch(
       /^Cannot trust Curator "127\.0\.0\.1:\d+": its certificate is signed by another CA/,
     );
     await right.resume();
-    await until(() => curator.state.get().state === "connected", 20_000);
+    await waitFor(() => curator.state.get().state === "connected", {
+      limitMs: 20_000,
+      what: "the right Curator to be followed",
+    });
     expect(curator.state.get().address).toBe(right.address);
   } finally {
     stop.abort();

@@ -2,10 +2,10 @@
  * A clock that tests turn by hand: `advance(ms)` wakes every sleeper that is due, in the order of their times.
  *
  * Real I/O goes on at its own pace beside it, so a test that mixes both waits for the state it wants
- * (`fakes/eventually.ts`) and turns the clock only to make waits of the program end.
+ * (`lab/wait.ts`) and turns the clock only to make waits of the program end.
  */
 import type { Clock } from "../../src/async.ts";
-import { eventually } from "./eventually.ts";
+import { waitFor } from "../lab/wait.ts";
 
 interface Sleeper {
   readonly dueMs: number;
@@ -79,7 +79,7 @@ export class FakeClock implements Clock {
 
   /** Waits, in real time, until at least `count` sleep. */
   async untilSleeping(count = 1): Promise<void> {
-    await eventually(() => this.#sleepers.size >= count, `${count} sleeping`);
+    await waitFor(() => this.#sleepers.size >= count, `${count} sleeping`);
   }
 
   #next(): Sleeper | undefined {

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { CommandError } from "../../src/errors.ts";
 import { createFollowCommand, createRunCommand, redactKeys, renderArgv } from "../../src/host/command.ts";
 import { chooseImplementation } from "../../src/host/wireguard-go.ts";
-import { eventually } from "../fakes/eventually.ts";
+import { waitFor } from "../lab/wait.ts";
 import { privateKeyOf, publicKeyOf } from "../fakes/wanted.ts";
 import { withDirectory } from "./temporary.ts";
 
@@ -105,7 +105,7 @@ describe("run()", () => {
         // Another call of the same program is not taken for the one that is late.
         const other = run([program], { timeoutMs: 60_000, detached }).catch((error: unknown) => error);
         const otherPid = Number(
-          await eventually(
+          await waitFor(
             () =>
               readFile(pidFile, "utf8").then(
                 (text) => text.endsWith("\n") && text,
@@ -127,6 +127,39 @@ describe("run()", () => {
       });
     },
   );
+});
+
+describe("run() when this program is to stop", () => {
+  test.each([
+    { detached: false, when: "before" },
+    { detached: false, when: "after" },
+    { detached: true, when: "before" },
+    { detached: true, when: "after" },
+  ])(
+    "ends a program that hangs within a second, detached $detached, told $when its start",
+    async ({ detached, when }) => {
+      const stop = new AbortController();
+      if (when === "before") stop.abort();
+      const startedMs = performance.now();
+      const hanging = failureOf(run(["sleep", "1000"], { signal: stop.signal, detached }));
+      stop.abort();
+      const { message, exitCode } = await hanging;
+      expect({ message, exitCode }).toEqual({
+        message: 'Cannot run "sleep 1000": still running 0.7 s after it was to stop, so it was ended',
+        exitCode: undefined,
+      });
+      // The time that it is given, and not the ten seconds that a program may take.
+      expect(performance.now() - startedMs).toBeGreaterThan(690);
+      expect(performance.now() - startedMs).toBeLessThan(3_000);
+    },
+  );
+
+  test("lets one that works come to its end, and keeps to a shorter limit of its own", async () => {
+    const signal = AbortSignal.abort();
+    expect(await run(["sh", "-c", "sleep 0.1; echo done"], { signal })).toBe("done\n");
+    const late = await failureOf(run(["sleep", "1000"], { signal, timeoutMs: 200 }));
+    expect(late.message).toContain("still running after 0.2 s");
+  });
 });
 
 describe("no private key is shown", () => {
@@ -212,7 +245,7 @@ describe("follow()", () => {
       expect(await isRunning(pid)).toBe(true);
       parent.kill("SIGKILL");
       await parent.exited;
-      await eventually(async () => !(await isRunning(pid)), "the followed program to end");
+      await waitFor(async () => !(await isRunning(pid)), "the followed program to end");
     });
   });
 });

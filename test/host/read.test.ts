@@ -12,7 +12,7 @@ import type { PublicKey } from "../../src/core/key.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
-import { eventually } from "../fakes/eventually.ts";
+import { waitFor } from "../lab/wait.ts";
 
 const fixture = (name: string): Promise<string> =>
   readFile(join(import.meta.dir, "../fixtures/host", name), "utf8");
@@ -321,12 +321,12 @@ describe("followHints()", () => {
         hints.push(clock.nowMs());
       }
     })();
-    const feed = await eventually(() => feeds[0], "the monitor to be started");
+    const feed = await waitFor(() => feeds[0], "the monitor to be started");
     const line = "2: clusternet: <UP> mtu 1420";
     for (let count = 0; count < 100; count++) feed(line);
     feed("7: pod7: <UP> mtu 1500");
     const passing = async (want: number): Promise<void> => {
-      await eventually(async () => {
+      await waitFor(async () => {
         await clock.advance(10);
         return hints.length >= want;
       }, `hint ${want}`);
@@ -338,7 +338,7 @@ describe("followHints()", () => {
     // The program ends: a hint, because nobody looked meanwhile, and a new program.
     feed(undefined);
     await passing(3);
-    await eventually(() => feeds.length === 2, "the monitor to be started again");
+    await waitFor(() => feeds.length === 2, "the monitor to be started again");
     stop.abort();
     await loop;
     expect(hints).toHaveLength(3);

@@ -24,7 +24,7 @@ import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { acquireLocks } from "../../src/host/lock.ts";
 import { type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
 import { serveStatus } from "../../src/status-socket.ts";
-import { eventually } from "../fakes/eventually.ts";
+import { waitFor } from "../lab/wait.ts";
 import { createNamespace, type Namespace } from "./host-namespace.ts";
 
 const main = join(import.meta.dir, "../../src/main.ts");
@@ -469,7 +469,7 @@ test("run with a relative data directory gives the interface the key that is in 
     { env: { PATH: process.env["PATH"] ?? "" }, stdout: "ignore", stderr: "pipe", timeout: limitMs },
   );
   try {
-    const shown = await eventually(
+    const shown = await waitFor(
       () =>
         host.run(["wg", "show", "clusternet", "public-key"]).then(
           (text) => text.trim() !== "(none)" && text.trim(),

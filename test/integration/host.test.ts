@@ -9,7 +9,7 @@ import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { createHost, type LinuxHost } from "../../src/host/host.ts";
 import { silentLogger } from "../../src/log.ts";
-import { eventually } from "../fakes/eventually.ts";
+import { waitFor } from "../lab/wait.ts";
 import { FakeMemory } from "../fakes/host.ts";
 import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
 import { connect, createNamespace, type Namespace } from "./host-namespace.ts";
@@ -273,7 +273,7 @@ describe("one host", () => {
       await bench.namespace.sh(command);
     };
     // The monitor is there once it answers; what is changed before that is not seen.
-    await eventually(async () => {
+    await waitFor(async () => {
       await touch("ip link set dev clusternet mtu 1400");
       await touch("ip link set dev clusternet mtu 1420");
       return hints > 0;
@@ -284,7 +284,7 @@ describe("one host", () => {
     ]) {
       const before = hints;
       await touch(command);
-      await eventually(() => hints > before, `a hint after ${command}`);
+      await waitFor(() => hints > before, `a hint after ${command}`);
     }
     stop.abort();
     await loop;

@@ -17,14 +17,18 @@ export interface WaitOptions {
   readonly everyMs?: number;
 }
 
+/** For a state that is cheap to look at, in this process or in a file: a text is `what`. */
+const cheap = { limitMs: 10_000, everyMs: 2 };
+
 /**
  * Looks until `condition` gives something other than undefined or false, and returns that.
  * An error that `condition` throws counts as "not yet"; the last one is the cause when the limit passes.
  */
 export async function waitFor<T>(
   condition: () => T | undefined | false | Promise<T | undefined | false>,
-  options: WaitOptions,
+  how: WaitOptions | string,
 ): Promise<T> {
+  const options: WaitOptions = typeof how === "string" ? { ...cheap, what: how } : how;
   const deadline = performance.now() + options.limitMs;
   let cause: unknown;
   for (;;) {
