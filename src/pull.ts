@@ -34,8 +34,9 @@ const minApplyIntervalMs = 100;
  * keep the processor of a large mesh's every machine busy.
  */
 const maxRestMs = 5_000;
-/** So many changed peers of one apply are logged singly. */
-const loggedSingly = 20;
+/** So many changed peers are logged singly in a minute; of a cluster in which nodes change all the time the rest is counted. */
+const loggedSingly = 60;
+const loggedWindowMs = 60_000;
 /** A held picture is looked at again by another stream this long after it was held, and up to a minute more. */
 const secondOpinionJitterMs = 60_000;
 
@@ -126,8 +127,11 @@ export class Pull {
   #heldAsked: number | undefined;
   #lastTurnMs = 0;
   #everApplied = false;
-  /** The mesh that the log knows of. */
+  /** The mesh that the log knows of, and how much was told in this minute. */
   #told: Mesh = { peers: [] };
+  #tellingSinceMs = 0;
+  #toldSingly = 0;
+  #untold = 0;
 
   constructor(settings: PullSettings, parts: PullParts) {
     this.#settings = settings;
@@ -318,12 +322,22 @@ export class Pull {
     };
   }
 
-  /** One line a peer that came, went or changed, when it holds; of many the first ones and a count. */
+  /** One line a peer that came, went or changed, when it holds; of many in a minute the first ones, and later a count. */
   #tellChanges(mesh: Mesh): void {
-    const { log } = this.#parts;
+    const { log, clock } = this.#parts;
     const changes = diffMeshes(this.#told, mesh);
     this.#told = mesh;
-    for (const { kind, peer } of changes.slice(0, loggedSingly)) {
+    const nowMs = clock.nowMs();
+    if (nowMs - this.#tellingSinceMs >= loggedWindowMs) {
+      if (this.#untold > 0) log.info("More peers changed", { count: this.#untold });
+      this.#tellingSinceMs = nowMs;
+      this.#toldSingly = 0;
+      this.#untold = 0;
+    }
+    const singly = changes.slice(0, Math.max(0, loggedSingly - this.#toldSingly));
+    this.#toldSingly += singly.length;
+    this.#untold += changes.length - singly.length;
+    for (const { kind, peer } of singly) {
       log.info(`Peer ${kind}`, {
         node: peer.nodeId,
         publicKey: peer.publicKey,
@@ -331,8 +345,6 @@ export class Pull {
         prefixes: peer.prefixes.map((each) => each.text).join(" "),
       });
     }
-    if (changes.length > loggedSingly)
-      log.info("More peers changed", { count: changes.length - loggedSingly });
   }
 
   async #writeFile(text: string): Promise<"written" | "kept" | "failed"> {

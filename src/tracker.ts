@@ -281,12 +281,18 @@ export class Tracker {
 /** A node that comes again, or goes, takes its old problems with it. */
 function foldProblems(
   known: ReadonlyMap<NodeId | "", readonly Problem[]>,
-  { nodes, tombstones, problems }: DecodedEvent,
+  { nodes, tombstones, problems, ended = [] }: DecodedEvent,
 ): ReadonlyMap<NodeId | "", readonly Problem[]> {
   if (known.size === 0 && problems.length === 0) return known;
   const next = new Map(known);
   for (const { id } of nodes) next.delete(id);
   for (const id of tombstones) next.delete(id);
+  const nameless = next.get("") ?? [];
+  if (ended.length > 0)
+    next.set(
+      "",
+      nameless.filter(({ message }) => !ended.includes(message)),
+    );
   for (const id of new Set(problems.map(({ nodeId }) => nodeId ?? ""))) {
     const before = id === "" ? (next.get(id) ?? []) : [];
     const more = problems.filter(({ nodeId }) => (nodeId ?? "") === id);

@@ -255,6 +255,17 @@ describe("Tracker", () => {
     expect(shown(each)).toBe("b: 192.0.2.98/32 | exact");
   });
 
+  test("forgets a node whose ID is none at its tombstone", () => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 1);
+    const problem = { kind: "node-id", message: "Cannot use node" } as const;
+    each.fold({ kind: "event", stream: 1, event: { ...event([]), problems: [problem] } }, 2);
+    expect(shown(each)).toBe("exact | node-id");
+    each.fold({ kind: "event", stream: 1, event: { ...event([]), ended: ["Cannot use node"] } }, 3);
+    expect(shown(each)).toBe("exact");
+  });
+
   test("gives the same mesh object while nothing changes, so that nothing is rendered or applied again", () => {
     const each = tracker();
     each.fold(opened(1), 0);

@@ -13,6 +13,8 @@ import { CuratorError } from "../errors.ts";
 export interface DecodedEvent extends NodeEvent {
   /** `node-id` and the like: nodes that had to be left out. */
   readonly problems: readonly Problem[];
+  /** Messages of problems that end: tombstones of nodes that had to be left out for their ID. */
+  readonly ended?: readonly string[];
   /** Serialized NodeStatus of this node, when the event shows it: reporting sends the rest of it back unchanged (C5). */
   readonly selfStatus?: Uint8Array;
 }

@@ -52,12 +52,16 @@ export function decodeWatchEvent(event: WatchEvent, self: NodeId): DecodedEvent 
     });
   }
 
+  const ended = event.nodeTombstones.flatMap(({ nodeId }) =>
+    asNodeId(nodeId) === undefined ? nodeIdProblem(nodeId) : [],
+  );
   return {
     nodes,
-    // A node whose ID is none was never taken in, so there is nothing to take out either.
+    // A node whose ID is none was never taken in, so there is nothing to take out but the report of it.
     tombstones: event.nodeTombstones.flatMap(({ nodeId }) => asNodeId(nodeId) ?? []),
     lastBacklogged: event.progress === WatchEvent_Progress.LAST_BACKLOGGED,
     problems,
+    ...(ended.length > 0 && { ended }),
     ...(selfStatus !== undefined && { selfStatus }),
   };
 }

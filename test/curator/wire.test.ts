@@ -5,7 +5,7 @@ import { describe, expect, test } from "bun:test";
 import { assert, nat, property, uint8Array } from "fast-check";
 import protobuf from "protobufjs/minimal";
 import type { PublicKey } from "../../src/core/key.ts";
-import type { NodeId } from "../../src/core/node.ts";
+import { nodeIdProblem, type NodeId } from "../../src/core/node.ts";
 import type { Address } from "../../src/core/prefix.ts";
 import {
   decodeWatchEvent,
@@ -406,7 +406,10 @@ describe("a node's nonsense costs that node only", () => {
   });
 
   test("decodeWatchEvent() leaves out a tombstone of what can be no node", () => {
-    expect(decode(event({ tombstones: ["", "a b", "a"] })).tombstones).toEqual(["a" as NodeId]);
+    const decoded = decode(event({ tombstones: ["", "a b", "a"] }));
+    expect(decoded.tombstones).toEqual(["a" as NodeId]);
+    // The very words of the report that they end.
+    expect(decoded.ended).toEqual([nodeIdProblem(""), nodeIdProblem("a b")]);
   });
 
   test("a node that is declared whole reads the same by the generated code", () => {
