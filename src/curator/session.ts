@@ -1,0 +1,367 @@
+/**
+ * What is done with one connection to one Curator: the watch stream that decides, beside it perhaps one that is to take
+ * its place, and the question who leads.
+ *
+ * A stream is replaced when tombstones may have been lost (C2): after a day, when the Curator sends its nodes again,
+ * and when the follower asks for it. The new stream runs beside the old one, on the same connection, until its picture
+ * is full. A session never tries again: when no stream is left it has ended, and says why.
+ */
+import { Backoff, type BackoffSchedule, type Bell, type Clock } from "../async.ts";
+import type { LeaderAnswer, NamedCurator } from "../core/curators.ts";
+import type { Node, NodeId } from "../core/node.ts";
+import { type RepeatCounter, repeatedNodes } from "../core/repeats.ts";
+import { CuratorError, messageOf } from "../errors.ts";
+import type { Logger } from "../log.ts";
+import { type CuratorConnection, type DecodedEvent, isEventTooLarge } from "./connection.ts";
+import type { Handoff } from "./handoff.ts";
+
+/** What the consumer of all streams is told, one after the other. */
+export type StreamEvent =
+  /** A stream was opened. `replaces`: another one goes on until this one's picture is full. */
+  | { readonly kind: "opened"; readonly stream: number; readonly address: string; readonly replaces?: number }
+  | { readonly kind: "event"; readonly stream: number; readonly event: DecodedEvent }
+  /** No more events of this stream. */
+  | { readonly kind: "closed"; readonly stream: number };
+
+/** Tombstones may have been lost without any sign, so every stream is replaced after this time at the latest (C2). */
+const streamLifeMs = 24 * 60 * 60_000;
+/** After signs of lost tombstones the stream is opened anew within this time, so that not all agents do it at once (C2). */
+const suspicionMs = 60_000;
+/** A stream beside the running one that has no full picture by then is given up; the slowest one measured took 85 s. */
+const replacementLimitMs = 10 * 60_000;
+/** Between attempts to open a stream beside a running one: nothing is lost meanwhile, and a backlog costs the Curator. */
+const replacementBackoff: BackoffSchedule = { firstMs: 5_000, capMs: 60_000 };
+/** Between questions who leads, on one connection: the answer of the real one stands until the leader changes. */
+const leaderBackoff: BackoffSchedule = { firstMs: 500, capMs: 60_000 };
+/** A Curator that does not lead is given this long to say who does. */
+const leaderAnswerMs = 5_000;
+/** A stream that lasted so long was no part of an endless exchange between two Curators that name each other. */
+const steadyMs = 60_000;
+/** gRPC status UNIMPLEMENTED: a Curator that does not lead, or one that cannot say who does. */
+const unimplemented = 12;
+
+/** The follower as its sessions see it. */
+export interface SessionOwner {
+  readonly repeats: RepeatCounter;
+  /** Rings when a reopening was asked for. */
+  readonly reopenBell: Bell;
+  nextNumber(): number;
+  /** The leader that was named, if it can be followed; else why not. */
+  leaderOf(answer: LeaderAnswer): NamedCurator | string;
+  /** That leader could not be reached lately. */
+  isLost(address: string): boolean;
+  askReopen(delayMs: number): void;
+  /** When the next reopening is due. */
+  nextReopenMs(): number;
+  /** Forgets the reopenings that are due by now. */
+  takeReopens(nowMs: number): void;
+  /** The Curator has taken the stream that decides. */
+  onTaken(connection: CuratorConnection): void;
+  /** An event came on the stream that decides. */
+  onEvent(fullPicture: boolean): void;
+  /** The stream that decides ended, and the one beside it goes on in its place, taken by the Curator or not yet. */
+  onSuccession(next: { readonly taken: boolean; readonly full: boolean }): void;
+}
+
+export interface SessionParts {
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly address: string;
+  readonly connection: CuratorConnection;
+  readonly out: Handoff<StreamEvent>;
+  readonly follower: SessionOwner;
+}
+
+interface Stream {
+  readonly number: number;
+  readonly stop: AbortController;
+  readonly openedMs: number;
+  /** When it is to be replaced; when it is given up while it is itself to replace another. */
+  renewAtMs: number;
+  full: boolean;
+  readonly nodes: Map<NodeId, Node>;
+  /** Settled when the consumer has been told of it. */
+  told?: Promise<void>;
+}
+
+/**
+ * One connection with the stream that decides (`main`) and perhaps one beside it that is to take its place
+ * (`replacement`). Ends when neither is left.
+ */
+export class Session {
+  /** The Curator has answered. */
+  taken = false;
+  broughtEvent = false;
+  /** Why the stream that ended last did so. */
+  reason = "";
+  error: unknown;
+  /** Another Curator that leads, by what this one says. */
+  leader: NamedCurator | undefined;
+  /** Why the leader that it names is not followed, to be set behind `reason`. */
+  leaderReason = "";
+  /** It was an event that is too large. */
+  tooLarge = false;
+  readonly #given: SessionParts;
+  readonly #replacementBackoff: Backoff;
+  readonly #pumps = new Set<Promise<void>>();
+  readonly #openedMs: number;
+  /** Resolved when it has been said who leads, or cannot be. */
+  readonly #leaderSaid = Promise.withResolvers<void>();
+  /** The stream was left for the leader. */
+  #left = false;
+  #main: Stream | undefined;
+  #replacement: Stream | undefined;
+
+  constructor(given: SessionParts) {
+    this.#given = given;
+    this.#replacementBackoff = new Backoff(replacementBackoff, given.clock);
+    this.#openedMs = given.clock.nowMs();
+  }
+
+  /** It ended as streams of a healthy Curator do, so the next one may come soon. */
+  get isSteady(): boolean {
+    // What came before an event that is too large comes again each time: it must not make us quick. Nor must two
+    // Curators that each name the other.
+    if (this.tooLarge || !this.broughtEvent) return false;
+    return !this.#left || this.#given.clock.nowMs() - this.#openedMs >= steadyMs;
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    const ended = new AbortController();
+    const end = AbortSignal.any([signal, ended.signal]);
+    this.#main = this.#newStream(streamLifeMs);
+    this.#start(this.#main, end);
+    const beside = [this.#renew(end), this.#askLeader(end)];
+    // A stream beside the others joins while they run.
+    while (this.#pumps.size > 0) await Promise.all(this.#pumps);
+    if (!this.broughtEvent && codeOf(this.error) === unimplemented) await this.#hearLeader(end);
+    ended.abort();
+    await Promise.all(beside);
+    this.#given.connection.close();
+    // A Curator that has served and whose stream ended is tried again itself: who leads is asked anew.
+    if (this.broughtEvent && !this.#left) this.leader = undefined;
+  }
+
+  /** Keeps asking who leads, as long as the connection is used; at each end of an answer it may be another one. */
+  async #askLeader(end: AbortSignal): Promise<void> {
+    const { address, clock, connection, log } = this.#given;
+    const backoff = new Backoff(leaderBackoff, clock);
+    while (!end.aborted) {
+      const askedMs = clock.nowMs();
+      try {
+        for await (const answer of connection.watchLeader(end)) {
+          this.#takeAnswer(answer);
+          this.#leaderSaid.resolve();
+        }
+      } catch (error) {
+        log.debug("A Curator does not say who leads", { curator: address, reason: messageOf(error) });
+        if (codeOf(error) === unimplemented) break;
+      }
+      this.#leaderSaid.resolve();
+      if (end.aborted) break;
+      if (clock.nowMs() - askedMs >= leaderBackoff.capMs) backoff.reset();
+      await clock.sleep(backoff.next(), end);
+    }
+    this.#leaderSaid.resolve();
+  }
+
+  #takeAnswer(answer: LeaderAnswer): void {
+    const { address, follower, log } = this.#given;
+    const named = follower.leaderOf(answer);
+    const knowsItself = answer.thisNodeId !== "";
+    this.leader = undefined;
+    this.leaderReason = "";
+    if (knowsItself && answer.thisNodeId === answer.leaderNodeId) return;
+    if (typeof named === "string") {
+      this.leaderReason = `; ${named}`;
+      return;
+    }
+    if (named.address === address) return;
+    this.leader = named;
+    // One that does not say which node it is may be the leader itself, under another address: as long as it serves it
+    // is not left. Nor is it left for a leader that cannot be reached.
+    if (!knowsItself || follower.isLost(named.address) || this.#main === undefined) return;
+    log.info("Leaving a Curator for the leader that it names", {
+      curator: address,
+      leader: named.address,
+      node: named.nodeId,
+    });
+    this.#left = true;
+    this.#replacement?.stop.abort();
+    this.#main.stop.abort();
+  }
+
+  /** Waits a while for the word who leads. */
+  async #hearLeader(end: AbortSignal): Promise<void> {
+    const heard = new AbortController();
+    void this.#leaderSaid.promise.then(() => heard.abort());
+    await this.#given.clock.sleep(leaderAnswerMs, AbortSignal.any([end, heard.signal]));
+  }
+
+  #newStream(lifeMs: number): Stream {
+    const { clock, follower } = this.#given;
+    const nowMs = clock.nowMs();
+    return {
+      number: follower.nextNumber(),
+      stop: new AbortController(),
+      openedMs: nowMs,
+      renewAtMs: nowMs + jittered(lifeMs, clock),
+      full: false,
+      nodes: new Map(),
+    };
+  }
+
+  #start(stream: Stream, end: AbortSignal): void {
+    const pump = this.#pump(stream, AbortSignal.any([end, stream.stop.signal])).finally(() =>
+      this.#pumps.delete(pump),
+    );
+    this.#pumps.add(pump);
+  }
+
+  /** Carries the events of one stream to the consumer until it ends. */
+  async #pump(stream: Stream, signal: AbortSignal): Promise<void> {
+    const { address, connection, out, log } = this.#given;
+    let reason = `Curator "${address}" ended the stream`;
+    let failure: unknown;
+    let tooLarge = false;
+    try {
+      for await (const event of connection.watchNodes(signal, () => this.#onTaken(stream))) {
+        this.#onTaken(stream);
+        await stream.told;
+        const full = event.lastBacklogged && !stream.full;
+        stream.full ||= event.lastBacklogged;
+        this.broughtEvent = true;
+        if (stream === this.#main) this.#look(stream, event);
+        else remember(stream, event);
+        await out.put({ kind: "event", stream: stream.number, event });
+        if (full && stream === this.#replacement) this.#takeOver(stream);
+      }
+    } catch (error) {
+      reason = messageOf(error);
+      failure = error;
+      tooLarge = isEventTooLarge(error);
+    }
+    if (!signal.aborted) {
+      this.reason = reason;
+      this.error = failure;
+      this.tooLarge = tooLarge;
+      if (stream.told !== undefined) log.info("A watch stream ended", { curator: address, reason });
+    }
+    this.#leave(stream, signal);
+    if (stream.told === undefined) return;
+    await stream.told;
+    await out.put({ kind: "closed", stream: stream.number });
+  }
+
+  /** The Curator answers on this stream: from here on it exists for the consumer. */
+  #onTaken(stream: Stream): void {
+    if (stream.told !== undefined) return;
+    const { address, connection, out, follower, log } = this.#given;
+    const replaces = stream === this.#replacement ? this.#main?.number : undefined;
+    stream.told = out.put({
+      kind: "opened",
+      stream: stream.number,
+      address,
+      ...(replaces !== undefined && { replaces }),
+    });
+    if (stream !== this.#main) return;
+    this.taken = true;
+    log.info("Watching the nodes of a Curator", { curator: address });
+    follower.onTaken(connection);
+  }
+
+  /** Takes in an event of the stream that decides, and looks for signs of lost tombstones. */
+  #look(stream: Stream, event: DecodedEvent): void {
+    const { clock, follower, log } = this.#given;
+    const repeated = remember(stream, event);
+    follower.onEvent(stream.full);
+    for (const nodeId of repeated) {
+      const suspicious = follower.repeats.isSuspicious({
+        nodeId,
+        known: stream.nodes.size,
+        nowMs: clock.nowMs(),
+        streamOpenedMs: stream.openedMs,
+      });
+      if (!suspicious) continue;
+      log.info(
+        "The Curator sends its nodes again: deletions may have been lost, so the stream is opened anew",
+        {
+          curator: this.#given.address,
+        },
+      );
+      follower.askReopen(clock.random() * suspicionMs);
+    }
+  }
+
+  /** The picture of the stream beside is full: it decides from now on. */
+  #takeOver(stream: Stream): void {
+    const old = this.#main;
+    this.#main = stream;
+    this.#replacement = undefined;
+    stream.renewAtMs = stream.openedMs + jittered(streamLifeMs, this.#given.clock);
+    this.#replacementBackoff.reset();
+    this.#given.follower.onEvent(true);
+    old?.stop.abort();
+  }
+
+  /** A stream has ended, for whatever reason. */
+  #leave(stream: Stream, signal: AbortSignal): void {
+    const { follower } = this.#given;
+    if (stream === this.#main) {
+      this.#main = this.#replacement;
+      this.#replacement = undefined;
+      if (this.#main === undefined) return;
+      this.#main.renewAtMs = this.#main.openedMs + jittered(streamLifeMs, this.#given.clock);
+      follower.onSuccession({ taken: this.#main.told !== undefined, full: this.#main.full });
+    } else if (stream === this.#replacement) {
+      this.#replacement = undefined;
+      if (!this.#left && (!signal.aborted || stream.stop.signal.aborted))
+        follower.askReopen(this.#replacementBackoff.next());
+    }
+  }
+
+  /** Opens a stream beside the one that decides whenever that is due. */
+  async #renew(end: AbortSignal): Promise<void> {
+    const { clock, follower } = this.#given;
+    while (!end.aborted) {
+      const nextMs = Math.min(
+        follower.nextReopenMs(),
+        this.#main?.renewAtMs ?? Infinity,
+        this.#replacement?.renewAtMs ?? Infinity,
+      );
+      await follower.reopenBell.wait(Math.max(0, nextMs - clock.nowMs()), end, clock);
+      if (end.aborted) return;
+      const nowMs = clock.nowMs();
+      const main = this.#main;
+      const due = follower.nextReopenMs() <= nowMs || (main !== undefined && main.renewAtMs <= nowMs);
+      follower.takeReopens(nowMs);
+      if (main !== undefined && main.renewAtMs <= nowMs) main.renewAtMs = nowMs + streamLifeMs;
+      if (this.#replacement !== undefined && this.#replacement.renewAtMs <= nowMs) {
+        this.#replacement.renewAtMs = Infinity;
+        this.#replacement.stop.abort();
+      } else if (due && main?.full === true && this.#replacement === undefined) {
+        // A picture that is not full yet will say all that a new stream could; and a Curator that never sends
+        // LAST_BACKLOGGED gives no picture to remove by, however often it is asked.
+        this.#replacement = this.#newStream(replacementLimitMs);
+        this.#start(this.#replacement, end);
+      }
+    }
+  }
+}
+
+function codeOf(error: unknown): number | undefined {
+  return error instanceof CuratorError ? error.code : undefined;
+}
+
+/** Up to a tenth less: a thousand agents that started together spread over two hours of a day. */
+function jittered(ms: number, clock: Clock): number {
+  return ms * (1 - clock.random() / 10);
+}
+
+/** Takes in an event; returns the nodes that the stream had named before, exactly so. */
+function remember(stream: Stream, event: DecodedEvent): readonly NodeId[] {
+  const repeated = repeatedNodes({ current: stream.nodes }, event);
+  for (const node of event.nodes) stream.nodes.set(node.id, node);
+  for (const nodeId of event.tombstones) stream.nodes.delete(nodeId);
+  return repeated;
+}
