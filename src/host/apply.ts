@@ -29,13 +29,15 @@ export interface ApplyOptions {
   readonly rememberLoopback: (address: Address, ours: boolean) => Promise<void>;
   /** Called after each step that was carried out whole. */
   readonly onDone: (step: Step) => void;
+  /** When it aborts, no further step is begun; one under way is finished, but that of peers after its next command. */
+  readonly signal?: AbortSignal;
 }
 
 export interface Applied {
   /** Steps that were carried out whole, in order. */
   readonly done: readonly Step[];
   readonly problems: readonly Problem[];
-  /** Steps that failed or were left out because of another that failed. */
+  /** Steps that failed, were left out because of another that failed, or were not begun before `signal` aborted. */
   readonly left: readonly Step[];
 }
 
@@ -56,14 +58,18 @@ export async function applySteps(steps: readonly Step[], options: ApplyOptions):
   const left: Step[] = [];
   const problems: Problem[] = [];
   const failed = new Set<string>();
-  for (const step of steps) {
+  for (const [index, step] of steps.entries()) {
+    if (options.signal?.aborted === true) {
+      left.push(...steps.slice(index));
+      break;
+    }
     if (needs(step).some((need) => failed.has(need))) {
       left.push(step);
       for (const gift of gives(step)) failed.add(gift);
       continue;
     }
     const found = await applyStep(step, options);
-    problems.push(...found);
+    if (found !== "stopped") problems.push(...found);
     if (found.length === 0) {
       done.push(step);
       options.onDone(step);
@@ -124,7 +130,7 @@ function needs(step: Step): string[] {
   return step satisfies never;
 }
 
-async function applyStep(step: Step, options: ApplyOptions): Promise<Problem[]> {
+async function applyStep(step: Step, options: ApplyOptions): Promise<Problem[] | "stopped"> {
   switch (step.kind) {
     case "set-peers":
       return await setPeers(step.name, step.changes, options);
@@ -252,10 +258,11 @@ async function setPeers(
   name: string,
   changes: readonly PeerChange[],
   options: ApplyOptions,
-): Promise<Problem[]> {
+): Promise<Problem[] | "stopped"> {
   const problems: Problem[] = [];
   const waiting: (readonly PeerChange[])[] = peerChunks(changes, options.context);
   for (let portion = waiting.shift(); portion !== undefined; portion = waiting.shift()) {
+    if (options.signal?.aborted === true) return problems.length > 0 ? problems : "stopped";
     try {
       await options.run(peersCommand(name, portion, options.context));
     } catch (error) {

@@ -25,11 +25,16 @@ export interface CommandOptions {
    * Its standard output is not kept.
    */
   readonly detached?: boolean;
+  /**
+   * When it aborts, the program has 0.7 s left: enough for one that works, which is then not cut off in the middle of
+   * a change, and not too long for one that hangs.
+   */
+  readonly signal?: AbortSignal;
 }
 
 /**
  * Runs a program with these arguments (never a shell) and returns what it wrote on standard output.
- * Throws CommandError: program not found in PATH, exit code, time limit; its stderr redacted.
+ * Throws CommandError: program not found in PATH, exit code, time limit, ended because of `signal`; its stderr redacted.
  */
 export type RunCommand = (argv: readonly string[], options?: CommandOptions) => Promise<string>;
 
@@ -37,6 +42,8 @@ export type RunCommand = (argv: readonly string[], options?: CommandOptions) => 
 export type FollowCommand = (argv: readonly string[], signal: AbortSignal) => AsyncIterable<string>;
 
 const defaultTimeoutMs = 10_000;
+/** How long a program may still run when this one is to stop. */
+const stopTimeoutMs = 700;
 /** How long a program that was ended may take to be gone. One that hangs in the kernel is left behind. */
 const endTimeoutMs = 1_000;
 /** A dump of 10,000 peers with 64 prefixes each is about 15 MB. */
@@ -78,14 +85,21 @@ export function renderArgv(argv: readonly string[]): string {
 /** A RunCommand that looks programs up in `path` (default: PATH of this program, read at each call). */
 export function createRunCommand(options: { readonly path?: string } = {}): RunCommand {
   const call = counter();
-  return async (argv, { timeoutMs = defaultTimeoutMs, okCodes = [0], detached = false } = {}) => {
+  return async (argv, { timeoutMs = defaultTimeoutMs, okCodes = [0], detached = false, signal } = {}) => {
     const path = options.path ?? Bun.env["PATH"] ?? defaultPath;
     const started = locate(argv, path);
     const mark = `${process.pid}.${call()}`;
     const env = { PATH: path, LC_ALL: "C", CLUSTERNET_CALL: mark };
+    const limit = { timeoutMs, signal };
     const result = detached
-      ? await runDetached(started, env, timeoutMs)
-      : await runInShell(started, env, timeoutMs, mark);
+      ? await runDetached(started, env, limit)
+      : await runInShell(started, env, limit, mark);
+    if (result === "stopped") {
+      throw new CommandError(
+        `Cannot run "${renderArgv(argv)}": still running ${stopTimeoutMs / 1000} s after it was to stop, so it was ended`,
+        { argv },
+      );
+    }
     if (result === "late") {
       throw new CommandError(
         `Cannot run "${renderArgv(argv)}": still running after ${timeoutMs / 1000} s, so it was ended`,
@@ -108,6 +122,12 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     }
     return result.stdout;
   };
+}
+
+/** How long a program may run. */
+interface Limit {
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal | undefined;
 }
 
 interface Outcome {
@@ -142,9 +162,9 @@ function locate(argv: readonly string[], path: string): readonly string[] {
 async function runInShell(
   argv: readonly string[],
   env: Environment,
-  timeoutMs: number,
+  limit: Limit,
   mark: string,
-): Promise<Outcome | "late"> {
+): Promise<Outcome | Cut> {
   const ended = $`${argv} < /dev/null`
     .quiet()
     .nothrow()
@@ -159,23 +179,33 @@ async function runInShell(
       // A `$` that is not even started, as for an argument longer than the kernel takes.
       (error: unknown): Outcome => ({ exitCode: 126, stdout: "", stderr: messageOf(error) }),
     );
-  const first = await within(ended, timeoutMs);
-  if (first !== "late") return first;
+  const first = await within(ended, limit);
+  if (typeof first === "object") return first;
   for (const pid of await childrenWith(mark)) endProcess(pid);
-  await within(ended, endTimeoutMs);
-  return "late";
+  await within(ended, { timeoutMs: endTimeoutMs, signal: undefined });
+  return first;
 }
 
-/** What comes of the promise, or "late". No timer is left behind. */
-async function within<T>(promise: Promise<T>, limitMs: number): Promise<T | "late"> {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const late = new Promise<"late">((resolve) => {
-    timer = setTimeout(() => resolve("late"), limitMs);
-  });
+/** Why a program was not waited for any longer. */
+type Cut = "late" | "stopped";
+
+/** What comes of the promise within the limit. No timer or listener is left behind. */
+async function within<T>(promise: Promise<T>, { timeoutMs, signal }: Limit): Promise<T | Cut> {
+  const endMs = performance.now() + timeoutMs;
+  const cut = Promise.withResolvers<Cut>();
+  let timer = setTimeout(() => cut.resolve("late"), timeoutMs);
+  const stop = (): void => {
+    if (endMs - performance.now() <= stopTimeoutMs) return;
+    clearTimeout(timer);
+    timer = setTimeout(() => cut.resolve("stopped"), stopTimeoutMs);
+  };
+  signal?.addEventListener("abort", stop, { once: true });
+  if (signal?.aborted === true) stop();
   try {
-    return await Promise.race([promise, late]);
+    return await Promise.race([promise, cut.promise]);
   } finally {
     clearTimeout(timer);
+    signal?.removeEventListener("abort", stop);
   }
 }
 
@@ -206,11 +236,7 @@ function endProcess(pid: number): void {
 }
 
 /** stderr is a pipe: a program that goes into the background closes it, so reading it to its end waits for no daemon. */
-async function runDetached(
-  argv: readonly string[],
-  env: Environment,
-  timeoutMs: number,
-): Promise<Outcome | "late"> {
+async function runDetached(argv: readonly string[], env: Environment, limit: Limit): Promise<Outcome | Cut> {
   let child;
   try {
     child = Bun.spawn([...argv], {
@@ -220,18 +246,19 @@ async function runDetached(
       stdout: "ignore",
       stderr: "pipe",
       detached: true,
-      timeout: timeoutMs,
-      killSignal: "SIGKILL",
     });
   } catch (error) {
     return { exitCode: 126, stdout: "", stderr: messageOf(error) };
   }
-  const [exitCode, stderr] = await Promise.all([
-    child.exited,
-    within(new Response(child.stderr).text(), timeoutMs + endTimeoutMs),
-  ]);
-  if (child.signalCode === "SIGKILL") return "late";
-  return { exitCode, stdout: "", stderr: stderr === "late" ? "" : stderr };
+  const said = child.stderr.text().catch(() => "");
+  const atEnd = { timeoutMs: endTimeoutMs, signal: undefined };
+  const exitCode = await within(child.exited, limit);
+  if (typeof exitCode !== "number") {
+    child.kill("SIGKILL");
+    await within(child.exited, atEnd);
+    return exitCode;
+  }
+  return { exitCode, stdout: "", stderr: await within(said, atEnd) };
 }
 
 /** A line longer than this is no line of a program that we follow; what came so far is dropped. */

@@ -46,10 +46,13 @@ export interface ApplyResult {
 export interface Host {
   /** Forgets the model: the next apply reads the host first. */
   invalidate(): void;
-  /** Reads the host as it is now. Throws CommandError. */
-  read(): Promise<SeenHost>;
-  /** Makes the host as wanted, changing only what differs. Never throws for what the host refuses: that is a problem. */
-  apply(wanted: WantedHost): Promise<ApplyResult>;
+  /** Reads the host as it is now. Throws CommandError; soon after `signal` aborts also for a program that hangs. */
+  read(signal?: AbortSignal): Promise<SeenHost>;
+  /**
+   * Makes the host as wanted, changing only what differs. Never throws for what the host refuses: that is a problem.
+   * Ends within about a second when `signal` aborts, after a whole step; what is left is then not complete.
+   */
+  apply(wanted: WantedHost, signal?: AbortSignal): Promise<ApplyResult>;
   /** The steps that `apply` would carry out, without doing any of them. */
   plan(wanted: WantedHost): Promise<ApplyResult>;
   /** Yields whenever the kernel tells of a change that may concern us (a hint, not a fact) until `signal` aborts. Never throws. */
@@ -130,13 +133,15 @@ export class LinuxHost implements Host {
     this.#model = undefined;
   }
 
-  async read(): Promise<SeenHost> {
-    return await this.#read(this.#options.interfaceName, this.#knownNetworks([]));
+  async read(signal?: AbortSignal): Promise<SeenHost> {
+    const run = runUntil(this.#options.run, signal);
+    return await this.#read(run, this.#options.interfaceName, this.#knownNetworks([]));
   }
 
   async plan(wanted: WantedHost): Promise<ApplyResult> {
     try {
       const seen = await this.#read(
+        this.#options.run,
         wanted.interfaceName,
         this.#knownNetworks(wanted.clusterNets),
         wanted.publicKey,
@@ -148,14 +153,15 @@ export class LinuxHost implements Host {
     }
   }
 
-  async apply(wanted: WantedHost): Promise<ApplyResult> {
+  async apply(wanted: WantedHost, signal?: AbortSignal): Promise<ApplyResult> {
     this.#networks = wanted.clusterNets;
-    const former = await this.#removeFormerInterface(wanted);
-    const first = await this.#applyOnce(wanted);
+    const former = await this.#removeFormerInterface(wanted, signal);
+    if (isStopping(signal)) return { complete: false, done: [], problems: former };
+    const first = await this.#applyOnce(wanted, signal);
     // A configuration that `wg` refuses as a whole is set peer by peer, so that what is wrong with one costs one.
-    const refused = first.left.some((step) => step.kind === "sync-conf");
+    const refused = !isStopping(signal) && first.left.some((step) => step.kind === "sync-conf");
     const { configWritten: _refused, ...peerByPeer } = wanted;
-    const { left: _left, ...result } = refused ? await this.#applyOnce(peerByPeer) : first;
+    const { left: _left, ...result } = refused ? await this.#applyOnce(peerByPeer, signal) : first;
     return {
       ...result,
       complete: result.complete && former.length === 0,
@@ -167,15 +173,16 @@ export class LinuxHost implements Host {
   /** Takes away what is ours (`clusternet down`). Problems name what is left alone or was refused. */
   async down(wanted: DownWanted): Promise<ApplyResult> {
     this.invalidate();
-    const generation = this.#generation;
+    const turn = this.#begin(undefined);
     try {
       const seen = await this.#read(
+        turn.run,
         wanted.interfaceName,
         this.#knownNetworks(wanted.clusterNets),
         wanted.publicKey,
       );
       const plan = planDown(wanted, seen, this.#ownership(wanted));
-      const applied = await this.#carryOut(plan, { ...wanted, ...nothing }, seen, generation);
+      const applied = await this.#carryOut(plan, { ...wanted, ...nothing }, seen, turn);
       const complete = applied.left.length === 0;
       const { loopbackAddresses } = this.#options.memory.get();
       if (complete) await this.#remember({ loopbackAddresses, clusterNets: [] });
@@ -195,15 +202,22 @@ export class LinuxHost implements Host {
     return followHints({ follow, log, clock, concern }, signal);
   }
 
-  async #applyOnce(wanted: WantedHost): Promise<ApplyResult & Pick<Applied, "left">> {
-    const generation = this.#generation;
+  #begin(signal: AbortSignal | undefined): Turn {
+    return { generation: this.#generation, run: runUntil(this.#options.run, signal), signal };
+  }
+
+  async #applyOnce(
+    wanted: WantedHost,
+    signal: AbortSignal | undefined,
+  ): Promise<ApplyResult & Pick<Applied, "left">> {
+    const turn = this.#begin(signal);
     try {
-      const before = await this.#known(wanted);
+      const before = await this.#known(wanted, turn);
       const plan = planHost(wanted, before, this.#remembered(wanted));
       const wantedKeys = wanted.peers.map((peer) => peer.publicKey);
       this.#ourPeers = new Set([...this.#ourPeers, ...wantedKeys]);
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
-      const { seen, ...applied } = await this.#carryOut(plan, wanted, before, generation);
+      const { seen, ...applied } = await this.#carryOut(plan, wanted, before, turn);
       if (!applied.left.some((step) => step.kind === "set-peers" || step.kind === "sync-conf")) {
         this.#learnEndpoints(wanted);
       }
@@ -211,7 +225,9 @@ export class LinuxHost implements Host {
       if (applied.left.length > 0) return { complete: false, ...applied, problems };
       // Whoever of them was not wanted any more is gone now.
       this.#ourPeers = new Set(wantedKeys);
-      const held = applied.done.some(isDecidedByHost) ? await this.#verify(wanted) : { seen, unheld: [] };
+      const held = applied.done.some(isDecidedByHost)
+        ? await this.#verify(wanted, this.#begin(signal))
+        : { seen, unheld: [] };
       if (held.unheld.length === 0) await this.#rememberAfter(wanted, held.seen);
       return {
         complete: held.unheld.length === 0,
@@ -227,12 +243,11 @@ export class LinuxHost implements Host {
   }
 
   /** The model, read anew when there is none or when it does not cover these networks. */
-  async #known(wanted: WantedHost): Promise<SeenHost> {
+  async #known(wanted: WantedHost, { run, generation }: Turn): Promise<SeenHost> {
     const networks = this.#knownNetworks(wanted.clusterNets);
     const covered = textsOf(networks);
     if (this.#model?.networks === covered) return this.#model.seen;
-    const generation = this.#generation;
-    const seen = await this.#read(wanted.interfaceName, networks, wanted.publicKey);
+    const seen = await this.#read(run, wanted.interfaceName, networks, wanted.publicKey);
     this.#keep(seen, networks, generation);
     return seen;
   }
@@ -242,8 +257,13 @@ export class LinuxHost implements Host {
     if (generation === this.#generation) this.#model = { seen, networks: textsOf(networks) };
   }
 
-  async #read(interfaceName: string, networks: readonly Prefix[], publicKey?: PublicKey): Promise<SeenHost> {
-    const { run, readUnixSockets, ourKeys, clock } = this.#options;
+  async #read(
+    run: RunCommand,
+    interfaceName: string,
+    networks: readonly Prefix[],
+    publicKey?: PublicKey,
+  ): Promise<SeenHost> {
+    const { readUnixSockets, ourKeys, clock } = this.#options;
     const seen = await readHost({
       run,
       interfaceName,
@@ -274,20 +294,20 @@ export class LinuxHost implements Host {
   }
 
   /**
-   * Carries the plan out and keeps the model in step; any failure drops it, and so does a hint since `generation`.
+   * Carries the plan out and keeps the model in step; any failure drops it, and so does a hint since the turn began.
    * `seen` is the host as it is then, unless steps are left.
    */
   async #carryOut(
     plan: HostPlan,
     wanted: WantedHost,
     seen: SeenHost,
-    generation: number,
+    { run, generation, signal }: Turn,
   ): Promise<Applied & { readonly seen: SeenHost }> {
     const { steps } = plan;
     if (steps.length === 0) return { done: [], problems: [], left: [], seen };
-    const { run, keyFile, configFile, interfaceName, log } = this.#options;
+    const { keyFile, configFile, interfaceName, log } = this.#options;
     if (steps.some((step) => step.kind === "add-link")) {
-      this.#implementation = await chooseImplementation(this.#options);
+      this.#implementation = await chooseImplementation({ ...this.#options, run });
       log.info("Creating the interface", { interface: interfaceName, implementation: this.#implementation });
     }
     this.#plusAllowedIps ??= knowsPlusAllowedIps(await run(["wg", "--version"]));
@@ -310,6 +330,7 @@ export class LinuxHost implements Host {
         after = foldStep(after, step, wanted);
         log.debug("Applied a step", { step: step.kind });
       },
+      ...(signal === undefined ? {} : { signal }),
     };
     const applied = await applySteps(steps, options);
     this.#model = undefined;
@@ -320,9 +341,10 @@ export class LinuxHost implements Host {
   /** Reads the host again and says what did not hold: a port that wireguard-go could not take shows only so. */
   async #verify(
     wanted: WantedHost,
+    turn: Turn,
   ): Promise<{ readonly seen: SeenHost; readonly unheld: readonly Problem[] }> {
     this.#model = undefined;
-    const seen = await this.#known(wanted);
+    const seen = await this.#known(wanted, turn);
     const { steps } = planHost(wanted, seen, this.#remembered(wanted));
     if (steps.length === 0) return { seen, unheld: [] };
     this.#model = undefined;
@@ -396,15 +418,16 @@ export class LinuxHost implements Host {
   }
 
   /** The interface of an earlier run under another --interface: it holds the port and the prefixes. */
-  async #removeFormerInterface(wanted: WantedHost): Promise<Problem[]> {
+  async #removeFormerInterface(wanted: WantedHost, signal: AbortSignal | undefined): Promise<Problem[]> {
     const { memory } = this.#options;
     const name = memory.get().interfaceName;
     if (name === undefined || name === wanted.interfaceName) return [];
     try {
-      const { run, readUnixSockets } = this.#options;
+      const { readUnixSockets } = this.#options;
+      const turn = this.#begin(signal);
       const ownership = this.#ownership(wanted);
       const seen = await readHost({
-        run,
+        run: turn.run,
         interfaceName: name,
         networks: this.#knownNetworks(wanted.clusterNets),
         ourKeys: ownership.ourKeys,
@@ -415,7 +438,7 @@ export class LinuxHost implements Host {
         const link = { interfaceName: name, clusterNets: [], publicKey: wanted.publicKey };
         const nothingElse = { ...ownership, addedLoopback: new Set<string>(), formerClusterNets: [] };
         const { steps } = planDown(link, seen, nothingElse);
-        const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen, this.#generation);
+        const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen, turn);
         this.#model = undefined;
         if (applied.left.length > 0) return [...applied.problems];
       }
@@ -468,6 +491,23 @@ export class LinuxHost implements Host {
       log.warn("What was changed on this host may be unknown after a restart", { reason: messageOf(error) });
     }
   }
+}
+
+/** One reading and what is done upon it. */
+interface Turn {
+  /** `LinuxHost`'s when it began. */
+  readonly generation: number;
+  /** Ends a program that hangs soon after `signal` aborts. */
+  readonly run: RunCommand;
+  readonly signal: AbortSignal | undefined;
+}
+
+function runUntil(run: RunCommand, signal: AbortSignal | undefined): RunCommand {
+  return signal === undefined ? run : (argv, options) => run(argv, { ...options, signal });
+}
+
+function isStopping(signal: AbortSignal | undefined): boolean {
+  return signal?.aborted === true;
 }
 
 /** What `down` wants of all that it does not name. */

@@ -3,15 +3,18 @@
  * last wanted mesh, and a host that shows it already gets no command.
  */
 import { describe, expect, test } from "bun:test";
+import { chmod } from "node:fs/promises";
 import { join } from "node:path";
 import { renderStep } from "../../src/core/host-commands.ts";
 import type { WantedHost } from "../../src/core/host-plan.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
+import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
 import { createHost, type LinuxHost } from "../../src/host/host.ts";
 import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { FakeHost, FakeMemory } from "../fakes/host.ts";
+import { waitFor } from "../lab/wait.ts";
 import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
 import { withDirectory } from "./temporary.ts";
 
@@ -25,7 +28,7 @@ interface Bench {
   readonly restarted: () => LinuxHost;
 }
 
-async function withBench(use: (bench: Bench) => Promise<void>): Promise<void> {
+async function withBench(use: (bench: Bench) => Promise<void>, run?: RunCommand): Promise<void> {
   await withDirectory(async (directory) => {
     const keyFile = join(directory, "private.key");
     await Bun.write(keyFile, `${privateKeyOf(ownKey).reveal()}\n`);
@@ -34,7 +37,7 @@ async function withBench(use: (bench: Bench) => Promise<void>): Promise<void> {
     const clock = new FakeClock();
     const restarted = (): LinuxHost =>
       createHost({
-        run: fake.run,
+        run: run ?? fake.run,
         follow: () => {
           throw new Error("nothing to follow");
         },
@@ -65,6 +68,26 @@ async function shownWhenDone(wanted: WantedHost): Promise<string> {
 }
 
 const two = wantedHost({ peers: [peerOf(2), peerOf(3)] });
+
+const expectedSteps = [
+  "ip -4 route add unreachable 10.192.0.0/11 proto 129 metric 4294967295",
+  "ip -6 route add unreachable fd00::/16 proto 129 metric 4294967295",
+  "ip link add dev clusternet group 9 mtu 1420 type wireguard",
+  "wg set clusternet private-key private.key",
+  `wg set clusternet peer ${publicKeyOf(2)} endpoint 192.0.2.2:7838 allowed-ips 10.192.2.0/24 peer ${publicKeyOf(3)} endpoint 192.0.2.3:7838 allowed-ips 10.192.3.0/24`,
+  "ip link set dev clusternet up",
+  "ip address add 10.192.1.1/32 dev lo",
+  "ip address add fd00:1::1/128 dev lo nodad",
+  "ip -4 route add 10.192.0.0/11 dev clusternet proto 129 src 10.192.1.1",
+  "ip -6 route add fd00::/16 dev clusternet proto 129 src fd00:1::1",
+];
+
+const renaming = [
+  "ip -4 route add unreachable 10.192.0.0/11 proto 129 metric 4294967295",
+  "ip -6 route add unreachable fd00::/16 proto 129 metric 4294967295",
+  "ip link set dev renamed down",
+  "ip link set dev renamed name clusternet",
+];
 
 describe("apply()", () => {
   test("of a wanted host that holds already gives no command, by the model and by reading", async () => {
@@ -232,6 +255,84 @@ describe("apply()", () => {
     },
   );
 
+  test.each([
+    { name: "after the step under way", during: "link add", want: expectedSteps.slice(0, 3) },
+    { name: "not between the commands of a step", during: "link set dev renamed down", want: renaming },
+  ])("stops $name when it is to stop, and does the rest the next time", async ({ name, during, want }) => {
+    await withBench(async ({ fake, host }) => {
+      if (name.startsWith("not")) {
+        await host.apply(two);
+        fake.links.set("renamed", fake.link("clusternet"));
+        fake.links.delete("clusternet");
+        fake.routes = [];
+        fake.changes.length = 0;
+        host.invalidate();
+      }
+      const stop = new AbortController();
+      fake.beside = (command) => {
+        if (command.includes(during) && !command.includes("cnprobe")) stop.abort();
+      };
+      const { complete, problems } = await host.apply(two, stop.signal);
+      const changes = fake.changes.filter((command) => !command.includes("cnprobe"));
+      expect({ complete, problems, changes }).toEqual({ complete: false, problems: [], changes: want });
+      expect((await host.apply(two)).complete).toBe(true);
+      expect(fake.show()).toBe(await shownWhenDone(two));
+    });
+  });
+
+  test("stops between two commands that set peers", async () => {
+    await withBench(async ({ fake, host }) => {
+      await host.apply(wantedHost({}));
+      const peers = Array.from({ length: 3_000 }, (_, index) =>
+        peerOf(2, { key: index + 100, prefixes: [] }),
+      );
+      fake.changes.length = 0;
+      const stop = new AbortController();
+      fake.beside = () => stop.abort();
+      const { complete, problems } = await host.apply(wantedHost({ peers }), stop.signal);
+      expect({ complete, problems, commands: fake.changes.length }).toEqual({
+        complete: false,
+        problems: [],
+        commands: 1,
+      });
+      fake.beside = () => {};
+      expect((await host.apply(wantedHost({ peers }))).complete).toBe(true);
+      expect(fake.link("clusternet").peers.size).toBe(3_000);
+    });
+  });
+
+  test("ends within about a second of being told to stop, also while wg hangs", async () => {
+    await withDirectory(async (directory) => {
+      const programs = { ip: "echo '[]'", wg: `echo > ${directory}/hangs; exec sleep 1000` };
+      for (const [name, text] of Object.entries(programs)) {
+        await Bun.write(join(directory, name), `#!/bin/sh\n${text}\n`);
+        await chmod(join(directory, name), 0o700);
+      }
+      const path = `${directory}:${Bun.env["PATH"]}`;
+      await withBench(async ({ host }) => {
+        const stop = new AbortController();
+        const applying = host.apply(two, stop.signal);
+        await waitFor(() => Bun.file(join(directory, "hangs")).exists(), {
+          limitMs: 5_000,
+          what: "wg to hang",
+        });
+        const toldMs = performance.now();
+        stop.abort();
+        const { complete, problems } = await applying;
+        expect(performance.now() - toldMs).toBeLessThan(2_000);
+        expect({ complete, problems }).toEqual({
+          complete: false,
+          problems: [
+            {
+              kind: "apply-failed",
+              message: 'Cannot run "wg --version": still running 0.7 s after it was to stop, so it was ended',
+            },
+          ],
+        });
+      }, createRunCommand({ path }));
+    });
+  });
+
   test("reports a host that cannot be read, and throws nothing", async () => {
     await withBench(async ({ fake, host }) => {
       fake.addLink("clusternet", "bridge");
@@ -345,19 +446,6 @@ describe("endpoints", () => {
     });
   });
 });
-
-const expectedSteps = [
-  "ip -4 route add unreachable 10.192.0.0/11 proto 129 metric 4294967295",
-  "ip -6 route add unreachable fd00::/16 proto 129 metric 4294967295",
-  "ip link add dev clusternet group 9 mtu 1420 type wireguard",
-  "wg set clusternet private-key private.key",
-  `wg set clusternet peer ${publicKeyOf(2)} endpoint 192.0.2.2:7838 allowed-ips 10.192.2.0/24 peer ${publicKeyOf(3)} endpoint 192.0.2.3:7838 allowed-ips 10.192.3.0/24`,
-  "ip link set dev clusternet up",
-  "ip address add 10.192.1.1/32 dev lo",
-  "ip address add fd00:1::1/128 dev lo nodad",
-  "ip -4 route add 10.192.0.0/11 dev clusternet proto 129 src 10.192.1.1",
-  "ip -6 route add fd00::/16 dev clusternet proto 129 src fd00:1::1",
-];
 
 test("plan() says the steps and does none of them", async () => {
   await withBench(async ({ fake, memory, host }) => {
