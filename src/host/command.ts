@@ -283,8 +283,9 @@ export function createFollowCommand(options: { readonly path?: string } = {}): F
     const reader = child.stdout.getReader();
     const end = (): void => {
       child.kill("SIGKILL");
-      // Not waited for: whatever the program started may hold its end of the pipe open.
-      void reader.cancel();
+      // Not waited for: whatever the program started may hold its end of the pipe open. A pipe that broke before
+      // fails again here, and is told of by whoever reads it.
+      void reader.cancel().catch(() => {});
     };
     signal.addEventListener("abort", end, { once: true });
     if (signal.aborted) end();
