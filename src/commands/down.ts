@@ -9,7 +9,6 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { renderStep } from "../core/host-commands.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
-import { type Prefix, parsePrefix } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, type ExitStatus, SettingsError, describeError, exitStatus } from "../errors.ts";
 import { createFollowCommand, createRunCommand, findProgram } from "../host/command.ts";
@@ -19,7 +18,8 @@ import { type Locks, acquireLocks, findHolder } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
 import type { Logger } from "../log.ts";
-import { type PlaceSettings, defaultClusterNet } from "../settings.ts";
+import type { PlaceSettings } from "../settings.ts";
+import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
 
 /** Throws ClusternetError with exit 75 while an agent runs, with 69 when a program is missing. */
@@ -60,8 +60,9 @@ async function takeAway(
   const stateFile = new StateFile(pathOf("state"), await readBootId());
   const state = await stateFile.read(log);
   const last = await new MeshFile(pathOf("conf")).read();
+  const run = createRunCommand();
   const host = createHost({
-    run: createRunCommand(),
+    run,
     follow: createFollowCommand(),
     interfaceName,
     keyFile: join(dataDirectory, keyFileName),
@@ -74,18 +75,13 @@ async function takeAway(
   });
   const { complete, done, problems } = await host.down({
     interfaceName,
-    clusterNets: clusterNetsOf(state, pathOf("state")),
+    clusterNets: await findClusterNets(state, interfaceName, run),
     publicKey: await ownKey(join(dataDirectory, keyFileName), log),
   });
   for (const step of done) log.info(`Done: ${renderStep(step)}`);
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   if (complete) return exitStatus.ok;
   return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
-}
-
-/** Without a state file nobody knows which networks were routed, so the one of nearly everybody is looked at. */
-function clusterNetsOf(state: AgentState, statePath: string): readonly Prefix[] {
-  return existsSync(statePath) ? state.clusterNets : [parsePrefix(defaultClusterNet)];
 }
 
 /** The node's key, or one that no interface has: then only what the files name, or the group, makes one ours. */

@@ -9,7 +9,7 @@ import { judgeNode } from "../core/claim.ts";
 import type { SeenHost } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
-import { type Prefix, parsePrefix } from "../core/prefix.ts";
+import type { Prefix } from "../core/prefix.ts";
 import { type Problem, quote } from "../core/problem.ts";
 import { ClusternetError, type ExitStatus, describeError, exitStatus } from "../errors.ts";
 import { createRunCommand, type RunCommand } from "../host/command.ts";
@@ -18,16 +18,12 @@ import { keyFileName, readKeyFile } from "../host/key-file.ts";
 import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
-import {
-  type PlaceSettings,
-  type StatusSettings,
-  defaultClusterNet,
-  defaultListenPort,
-} from "../settings.ts";
+import { type PlaceSettings, type StatusSettings, defaultListenPort } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
 import { fetchStatus } from "../status-socket.ts";
 import { renderStatus } from "../status-text.ts";
 import { version } from "../version.ts";
+import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
 
 /** An agent that is alive answers in milliseconds; one that was stopped never does. */
@@ -85,7 +81,7 @@ export async function readStatus(
     log,
     lookOnly,
   );
-  const clusterNets = state.clusterNets.length > 0 ? state.clusterNets : [parsePrefix(defaultClusterNet)];
+  const clusterNets = await findClusterNets(state, interfaceName, run);
   const seen = await orProblem(
     "apply-failed",
     readHost({ run, interfaceName, networks: clusterNets, ourKeys: keysOf(ownKey, last) }),

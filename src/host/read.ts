@@ -10,7 +10,7 @@
 import { readFile } from "node:fs/promises";
 import * as v from "valibot";
 import type { SeenHost, SeenInterface, SeenPeer, SeenRoute } from "../core/host-plan.ts";
-import { linkGroup } from "../core/host-state.ts";
+import { linkGroup, routeProtocol } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import {
   decodeAddress,
@@ -230,6 +230,27 @@ export async function readHost(options: ReadOptions): Promise<SeenHost> {
     loopback: links.find((link) => link.name === "lo")?.addresses ?? [],
     addresses: new Set(links.flatMap((link) => link.addresses)),
   };
+}
+
+/**
+ * Networks of the main table that routes of ours lead into the interface of this name. What cannot be read, like IPv6
+ * on a kernel without it, has none.
+ */
+export async function readRoutedNetworks(run: RunCommand, interfaceName: string): Promise<readonly Prefix[]> {
+  const ofFamily = async (family: Family): Promise<readonly Prefix[]> => {
+    const words = `ip -N -j -${family} route show table main proto ${routeProtocol}`;
+    try {
+      // `ip` leaves the protocol out of what it prints when it was asked for one.
+      return parseIpRoutes(await run(words.split(" ")), family)
+        .filter(({ device }) => device === interfaceName)
+        .map(({ network }) => network);
+    } catch (error) {
+      if (error instanceof ClusternetError) return [];
+      throw error;
+    }
+  };
+  const networks = [...(await ofFamily(4)), ...(await ofFamily(6))];
+  return [...new Map(networks.map((network) => [network.text, network])).values()];
 }
 
 function readOwnUnixSockets(): Promise<string> {

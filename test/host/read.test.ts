@@ -7,7 +7,14 @@ import { join } from "node:path";
 import { CommandError } from "../../src/errors.ts";
 import type { FollowCommand, RunCommand } from "../../src/host/command.ts";
 import { concernsUs, followHints } from "../../src/host/monitor.ts";
-import { hasListener, parseIpLinks, parseIpRoutes, parseWgDump, readHost } from "../../src/host/read.ts";
+import {
+  hasListener,
+  parseIpLinks,
+  parseIpRoutes,
+  parseWgDump,
+  readHost,
+  readRoutedNetworks,
+} from "../../src/host/read.ts";
 import type { PublicKey } from "../../src/core/key.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { silentLogger } from "../../src/log.ts";
@@ -34,6 +41,21 @@ test("parseIpLinks() reads links with kind, group, MTU, state and addresses", as
     { index: 5, name: "v0", kind: "veth", group: 0, mtu: 1500, up: true, addresses: 1 },
   ]);
   expect(links[0]?.addresses).toEqual(["127.0.0.1", "10.192.1.1", "fd00:1::1", "::1"]);
+});
+
+const onlyIpv4: RunCommand = async (argv) => {
+  if (argv.includes("-6")) throw new CommandError("Cannot run it", { argv, exitCode: 2 });
+  expect(argv.join(" ")).toBe("ip -N -j -4 route show table main proto 129");
+  return JSON.stringify([
+    { dst: "10.64.0.0/16", dev: "mesh", flags: [] },
+    { dst: "10.64.0.0/16", dev: "mesh", metric: 5, flags: [] },
+    { dst: "10.65.0.0/16", dev: "other", flags: [] },
+    { type: "7", dst: "10.66.0.0/16", dev: "lo", metric: 4294967295, flags: [] },
+  ]);
+};
+
+test("readRoutedNetworks() tells the networks of our routes on our interface, and none of a family that fails", async () => {
+  expect((await readRoutedNetworks(onlyIpv4, "mesh")).map(({ text }) => text)).toEqual(["10.64.0.0/16"]);
 });
 
 test("parseIpLinks() passes over the empty objects of links left out", async () => {

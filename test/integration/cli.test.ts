@@ -492,6 +492,36 @@ test("run with a relative data directory gives the interface the key that is in 
   }
 }, 30_000);
 
+test.each([
+  { name: "of another ClusterNet, and the interface that shows it,", network: "10.64.0.0/16", device: true },
+  { name: "of the default ClusterNet", network: "10.192.0.0/11", device: false },
+])(
+  "down with a damaged state file takes away the guard $name",
+  async ({ network, device }) => {
+    const host = await createNamespace();
+    try {
+      const data = join(host.directory, "data");
+      const place = ["--data-dir", data, "--interface", "mesh"];
+      const before = await picture(host);
+      expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+      writeFileSync(join(data, "mesh.state"), "{");
+      if (device) {
+        await host.run(["wireguard-go", "mesh"], { detached: true });
+        await host.run(["wg", "set", "mesh", "private-key", join(data, "private.key")]);
+        await host.sh("ip link set dev mesh group 9 up");
+        await host.sh(`ip route add ${network} dev mesh proto 129`);
+      }
+      await host.sh(`ip route add unreachable ${network} proto 129 metric 4294967295`);
+      const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
+      expect([exit, stderr]).toEqual([0, expect.stringContaining("State file cannot be used")]);
+      expect(await picture(host)).toBe(before);
+    } finally {
+      await host.remove();
+    }
+  },
+  30_000,
+);
+
 test("down leaves an interface that is not ours alone, and says so", async () => {
   const host = await createNamespace();
   try {
