@@ -56,6 +56,12 @@ export function isEventTooLarge(error: unknown): boolean {
   return error instanceof CuratorError && error.code === 8 && error.message.includes("larger than max");
 }
 
+/** Whether the connection went away under a call: keepalive had no answer, or the other side closed it. */
+export function isConnectionLost(error: unknown): boolean {
+  // The code alone also says "no leader any more". The words are those of grpc-js 1.14.7.
+  return error instanceof CuratorError && error.code === 14 && error.message.endsWith(": Connection dropped");
+}
+
 /** Whether a Curator answered that this node is not of its cluster (any more). */
 export function isRemoved(error: unknown): boolean {
   return error instanceof CuratorError && error.code === 5;

@@ -2,8 +2,8 @@
  * Keeps a watch stream open whatever happens: finds the leading Curator, and tries again with backoff and jitter.
  *
  * Only the leader serves, and any Curator knows it: each is asked beside the watch, and the one that it names is
- * next. A round tries every address once, the last good one first, then those given by hand, then those that the
- * cluster named; a wait comes after each round, one for all addresses (C4.10). What goes on between dialling an
+ * next. A round tries every address once: the last good one first (after those given by hand when it fell silent), then
+ * those given by hand, then those that the cluster named; a wait comes after each round, one for all addresses (C4.10). What goes on between dialling an
  * address and losing it is a session's (session.ts). Events wait in the stream until the consumer takes them, so a
  * slow consumer costs no memory: gRPC's flow control holds the Curator.
  */
@@ -87,6 +87,8 @@ class Follower implements CuratorFollower {
   #reopenAtMs: number[] = [];
   readonly #reopenBell = new Bell();
   #lastGood: NamedCurator | undefined;
+  /** The last good one went away as it should not: the others come first. */
+  #isLastGoodSuspect = false;
   /** The leader for which a stream was left. */
   #leader: NamedCurator | undefined;
   #learned: readonly NamedCurator[] = [];
@@ -136,7 +138,7 @@ class Follower implements CuratorFollower {
       if (signal.aborted) return;
       const removed = failures.some((each) => isRemoved(each.error));
       if (served?.isSteady === true) usual.reset();
-      if (served?.broughtEvent === true && !removed) rare.reset();
+      if (served?.isSteady === true) rare.reset();
       const others = failures.filter(({ error }) => !isRemoved(error) && !isUntrusted(error));
       this.#tell({
         ...(removed && { removed: removedProblem(this.#settings.self), unreachable: undefined }),
@@ -180,6 +182,7 @@ class Follower implements CuratorFollower {
       if (session.broughtEvent) {
         if (leader === undefined) this.#lastGood = next;
         else this.#leader = leader;
+        this.#isLastGoodSuspect = leader === undefined && session.isBadFirst;
         const { reason, error } = session;
         return { served: session, failures: isRemoved(error) ? [{ reason, error }] : [] };
       }
@@ -210,23 +213,25 @@ class Follower implements CuratorFollower {
     const named = this.#learned.filter((each) => this.#mayDial(each));
     // Named ones from a place of this agent's own, so that not all agents ask one and the same.
     const from = Math.floor(clock.random() * named.length);
-    const first = [this.#leader, this.#lastGood].filter((each) => each !== undefined);
+    const leader = this.#leader;
     this.#leader = undefined;
     const nowMs = clock.nowMs();
     for (const [address, ms] of this.#lostLeadersMs) {
       if (nowMs - ms >= lostLeaderMs) this.#lostLeadersMs.delete(address);
     }
+    const last = this.#lastGood;
     const at = Math.max(
       0,
-      given.findIndex(({ address }) => address === this.#lastGood?.address),
+      given.findIndex(({ address }) => address === last?.address),
     );
-    const all = [
-      ...first,
-      ...given.slice(at),
-      ...given.slice(0, at),
-      ...named.slice(from),
-      ...named.slice(0, from),
-    ];
+    const inTurn = [...given.slice(at), ...given.slice(0, at)];
+    // One that fell silent would cost the limit of a connection attempt before any other has its turn.
+    const byHand = this.#isLastGoodSuspect
+      ? [...inTurn.filter(({ address }) => address !== last?.address), last]
+      : [last, ...inTurn];
+    const all = [leader, ...byHand, ...named.slice(from), ...named.slice(0, from)].filter(
+      (each) => each !== undefined,
+    );
     for (const address of this.#told.untrusted.keys()) {
       if (!all.some((each) => each.address === address)) this.#told.untrusted.delete(address);
     }

@@ -12,7 +12,12 @@ import type { Node, NodeId } from "../core/node.ts";
 import { type RepeatCounter, repeatedNodes } from "../core/repeats.ts";
 import { CuratorError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
-import { type CuratorConnection, type DecodedEvent, isEventTooLarge } from "./connection.ts";
+import {
+  type CuratorConnection,
+  type DecodedEvent,
+  isConnectionLost,
+  isEventTooLarge,
+} from "./connection.ts";
 import type { Handoff } from "./handoff.ts";
 
 /** What the consumer of all streams is told, one after the other. */
@@ -27,6 +32,8 @@ export type StreamEvent =
 const streamLifeMs = 24 * 60 * 60_000;
 /** After signs of lost tombstones the stream is opened anew within this time, so that not all agents do it at once (C2). */
 const suspicionMs = 60_000;
+/** A stream that has brought nothing by then is given up: keepalive alone cannot tell a slow Curator from a stuck one. */
+const firstEventMs = 10 * 60_000;
 /** A stream beside the running one that has no full picture by then is given up; the slowest one measured took 85 s. */
 const replacementLimitMs = 10 * 60_000;
 /** Between attempts to open a stream beside a running one: nothing is lost meanwhile, and a backlog costs the Curator. */
@@ -35,7 +42,7 @@ const replacementBackoff: BackoffSchedule = { firstMs: 5_000, capMs: 60_000 };
 const leaderBackoff: BackoffSchedule = { firstMs: 500, capMs: 60_000 };
 /** A Curator that does not lead is given this long to say who does. */
 const leaderAnswerMs = 5_000;
-/** A stream that lasted so long was no part of an endless exchange between two Curators that name each other. */
+/** A stream that lasted so long was part of no endless exchange of streams that end at once. */
 const steadyMs = 60_000;
 /** gRPC status UNIMPLEMENTED: a Curator that does not lead, or one that cannot say who does. */
 const unimplemented = 12;
@@ -78,6 +85,8 @@ interface Stream {
   readonly openedMs: number;
   /** When it is to be replaced; when it is given up while it is itself to replace another. */
   renewAtMs: number;
+  /** No event has come yet. */
+  silent: boolean;
   full: boolean;
   readonly nodes: Map<NodeId, Node>;
   /** Settled when the consumer has been told of it. */
@@ -109,6 +118,7 @@ export class Session {
   readonly #leaderSaid = Promise.withResolvers<void>();
   /** The stream was left for the leader. */
   #left = false;
+  #hadFullPicture = false;
   #main: Stream | undefined;
   #replacement: Stream | undefined;
 
@@ -120,10 +130,16 @@ export class Session {
 
   /** It ended as streams of a healthy Curator do, so the next one may come soon. */
   get isSteady(): boolean {
-    // What came before an event that is too large comes again each time: it must not make us quick. Nor must two
-    // Curators that each name the other.
+    // What came before an event that is too large comes again each time: it must not make us quick. Nor must an event
+    // or two before each end, nor two Curators that each name the other.
     if (this.tooLarge || !this.broughtEvent) return false;
-    return !this.#left || this.#given.clock.nowMs() - this.#openedMs >= steadyMs;
+    if (this.#hadFullPicture && !this.#left) return true;
+    return this.#given.clock.nowMs() - this.#openedMs >= steadyMs;
+  }
+
+  /** It served, and there is reason to try another address before this one. */
+  get isBadFirst(): boolean {
+    return isConnectionLost(this.error) || (!this.isSteady && !this.#left);
   }
 
   async run(signal: AbortSignal): Promise<void> {
@@ -206,6 +222,7 @@ export class Session {
       stop: new AbortController(),
       openedMs: nowMs,
       renewAtMs: nowMs + jittered(lifeMs, clock),
+      silent: true,
       full: false,
       nodes: new Map(),
     };
@@ -230,6 +247,8 @@ export class Session {
         await stream.told;
         const full = event.lastBacklogged && !stream.full;
         stream.full ||= event.lastBacklogged;
+        stream.silent = false;
+        this.#hadFullPicture ||= full;
         this.broughtEvent = true;
         if (stream === this.#main) this.#look(stream, event);
         else remember(stream, event);
@@ -320,7 +339,22 @@ export class Session {
     }
   }
 
-  /** Opens a stream beside the one that decides whenever that is due. */
+  /** When the stream that decides has been silent for too long. */
+  #silentUntilMs(): number {
+    return this.#main?.silent === true ? this.#main.openedMs + firstEventMs : Infinity;
+  }
+
+  /** Ends the stream that decides, which has brought nothing. */
+  #giveUp(): void {
+    const { address, log } = this.#given;
+    this.reason = `Curator "${address}" brought no event within ${firstEventMs / 60_000} min`;
+    this.error = undefined;
+    log.info("A watch stream was given up", { curator: address, reason: this.reason });
+    this.#main?.stop.abort();
+    this.#main = undefined;
+  }
+
+  /** Opens a stream beside the one that decides whenever that is due, and ends one that stays silent. */
   async #renew(end: AbortSignal): Promise<void> {
     const { clock, follower } = this.#given;
     while (!end.aborted) {
@@ -328,10 +362,15 @@ export class Session {
         follower.nextReopenMs(),
         this.#main?.renewAtMs ?? Infinity,
         this.#replacement?.renewAtMs ?? Infinity,
+        this.#silentUntilMs(),
       );
       await follower.reopenBell.wait(Math.max(0, nextMs - clock.nowMs()), end, clock);
       if (end.aborted) return;
       const nowMs = clock.nowMs();
+      if (this.#silentUntilMs() <= nowMs) {
+        this.#giveUp();
+        continue;
+      }
       const main = this.#main;
       const due = follower.nextReopenMs() <= nowMs || (main !== undefined && main.renewAtMs <= nowMs);
       follower.takeReopens(nowMs);

@@ -349,6 +349,55 @@ describe("a stream that ends", () => {
     expect(attemptWaits(run.clock).at(-1)).toBe(250);
   });
 
+  test.each([
+    { name: "after one event", lifeMs: 0, most: 600 },
+    { name: "half a minute after one event", lifeMs: 30_000, most: 100 },
+  ])("$name, again and again, is opened again ever more rarely", async ({ lifeMs, most }) => {
+    await using run = new Run(
+      () => {},
+      ["a:1"],
+      (clock, curators) => {
+        curators.onWatch = (stream) => {
+          stream.send(nodesEvent([node("a")]));
+          void clock.sleep(lifeMs, new AbortController().signal).then(() => stream.end());
+        };
+      },
+    );
+    await run.clock.advance(60 * 60_000);
+    expect(run.curators.streams.length).toBeWithin(most / 2, most);
+    run.curators.onWatch = (stream) => stream.send(nodesEvent([node("a")]));
+    await run.clock.advance(45_000);
+    await run.clock.advance(60_000);
+    // One that lived for a minute was well, full picture or not.
+    const before = run.curators.streams.length;
+    run.stream.end();
+    await run.clock.advance(500);
+    expect(run.curators.streams.length).toBe(before + 1);
+  });
+
+  test("is given up when it has brought nothing for ten minutes, which is a problem, and the next address is tried", async () => {
+    await using run = new Run(() => {}, ["a:1", "b:2"]);
+    await run.clock.advance(10 * 60_000 - 1);
+    expect([run.curators.connected, run.problems]).toEqual([["a:1"], []]);
+    await run.clock.advance(1);
+    expect(run.curators.connected).toEqual(["a:1", "b:2"]);
+    expect(run.curators.streams.map(({ open }) => open)).toEqual([false, true]);
+    await run.clock.advance(10 * 60_000);
+    expect(run.problems).toEqual([
+      'curator-unreachable: Curator "a:1" brought no event within 10 min; Curator "b:2" brought no event within 10 min',
+    ]);
+  });
+
+  test("is given up when it was taken and has brought nothing for ten minutes, but not when it goes on slowly", async () => {
+    await using run = new Run((stream) => stream.headers(), ["a:1", "b:2"]);
+    await run.clock.advance(10 * 60_000);
+    expect(run.seen).toEqual(["1 opened at a:1", "1 closed", "2 opened at b:2"]);
+    run.stream.send(nodesEvent([node("a")]));
+    await run.clock.advance(60 * 60_000);
+    expect(run.seen.slice(3)).toEqual(["2 a"]);
+    expect(run.problems).toEqual([]);
+  });
+
   test("without having brought anything keeps the backoff growing, also when it ended well", async () => {
     await using run = new Run((stream) => {
       stream.headers();
@@ -425,6 +474,43 @@ describe("several addresses", () => {
     expect(run.seen).toEqual(["2 opened at b:2", "2 last", "2 closed", "4 opened at c:3", "4 last"]);
     expect(run.problems).toEqual([]);
     expect(run.curators.open.size).toBe(1);
+  });
+
+  test.each([
+    {
+      name: "that was cut off",
+      before: [nodesEvent([], true)],
+      details: "Connection dropped",
+      last: ["c:3", "a:1", "b:2", hostOf("x")],
+    },
+    {
+      name: "that ended before its picture was full",
+      before: [nodesEvent([])],
+      details: "gone",
+      last: ["a:1", "b:2", "c:3", hostOf("x")],
+    },
+  ])("begin with the next one after a stream $name", async ({ before, details, last }) => {
+    const silent = new Set<string>();
+    await using run = new Run(
+      (stream) => {
+        if (!silent.has(stream.address)) stream.send(...before);
+      },
+      ["a:1", "b:2", "c:3"],
+    );
+    run.follower.learn([{ address: hostOf("x") }]);
+    await run.settle();
+    silent.add("a:1").add("b:2");
+    run.stream.end(unavailable("a:1", details));
+    await run.clock.advance(500);
+    expect(run.curators.connected).toEqual(["a:1", "b:2"]);
+    run.stream.end(unavailable("b:2"));
+    await run.settle();
+    expect(run.curators.connected).toEqual(["a:1", "b:2", "c:3"]);
+    run.stream.end(unavailable("c:3"));
+    run.curators.onWatch = (stream) => stream.end(unavailable(stream.address));
+    silent.clear();
+    await run.clock.advance(1_000);
+    expect(run.curators.connected.slice(3, 7)).toEqual(last);
   });
 
   test("a Curator that does not lead is left for the next", async () => {
@@ -682,7 +768,7 @@ describe("Curators that the cluster named", () => {
   test("are tried after those given by hand, from another one at each agent", async () => {
     const named = ["x", "y", "z"].map((id) => ({ address: hostOf(id), nodeId: id as NodeId }));
     const firsts: string[] = [];
-    for (const random of [0, 0.4, 0.9]) {
+    for (const random of [0.01, 0.4, 0.9]) {
       await using run = new Run(
         (stream) => stream.end(unavailable(stream.address)),
         ["a:1", "b:2"],
@@ -691,11 +777,12 @@ describe("Curators that the cluster named", () => {
         },
       );
       run.follower.learn(named);
-      await run.settle();
-      expect(run.curators.connected.slice(0, 2)).toEqual(["a:1", "b:2"]);
-      expect(run.curators.connected.slice(2, 5).toSorted()).toEqual(named.map(({ address }) => address));
-      expect(new Set(run.curators.expected.slice(2, 5))).toEqual(new Set(["x", "y", "z"]));
-      firsts.push(run.curators.connected[2] ?? "");
+      // The first round has begun already, with nobody named.
+      await run.clock.advance(500);
+      expect(run.curators.connected.slice(0, 4)).toEqual(["a:1", "b:2", "a:1", "b:2"]);
+      expect(run.curators.connected.slice(4, 7).toSorted()).toEqual(named.map(({ address }) => address));
+      expect(new Set(run.curators.expected.slice(4, 7))).toEqual(new Set(["x", "y", "z"]));
+      firsts.push(run.curators.connected[4] ?? "");
     }
     expect(firsts).toEqual([hostOf("x"), hostOf("y"), hostOf("z")]);
   });
