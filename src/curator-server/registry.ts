@@ -3,7 +3,8 @@
  *
  * Requests that arrive together are judged one after the other, each seeing the ones before, and stored by one
  * commit: a sync of the disk serves them all. Only after that commit does a watcher see a change or a caller its
- * OK. When the commit fails everything is as it was, and every caller of it is told UNAVAILABLE.
+ * OK. When the commit fails everything is as it was, and every caller of it is told UNAVAILABLE. A store that was
+ * taken away gets everything again.
  */
 import type { PublicKey } from "../core/key.ts";
 import type { NodeId } from "../core/node.ts";
@@ -17,7 +18,7 @@ import { FanOut } from "./fan-out.ts";
 import { PrefixIndex } from "./prefix-index.ts";
 import { unavailable, type Refusal } from "./refusal.ts";
 import { encodeStatus } from "./status-bytes.ts";
-import type { NodeStore, StoredChange, StoredNode } from "./store.ts";
+import type { Kept, NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";
 
 export interface RegistrySettings {
   readonly store: NodeStore;
@@ -61,7 +62,8 @@ export class Registry {
   readonly #index = new PrefixIndex();
   readonly #rules: AdmissionRules;
   #errands: Errand<never>[] = [];
-  #storeFailing = false;
+  /** Why the store could not keep, as it was logged; undefined while it can. */
+  #storeFailure: string | undefined;
 
   /** Throws SettingsError when the store cannot be read. */
   constructor(settings: RegistrySettings) {
@@ -176,6 +178,11 @@ export class Registry {
     });
   }
 
+  /** Makes sure that everything is still kept. For now and then: a node that changes nothing would not find out. */
+  ensureKept(): void {
+    this.#keep((store) => store.ensure(() => this.#whole()));
+  }
+
   #put(turn: Turn, node: StoredNode): void {
     const before = this.#nodes.get(node.id);
     this.#nodes.set(node.id, node);
@@ -217,7 +224,8 @@ export class Registry {
     this.#errands = [];
     const turn: Turn = { changes: [], undo: [], effects: [] };
     const answers = errands.map(({ judge }) => judge(turn));
-    if (turn.changes.length > 0 && !this.#commit(turn.changes)) {
+    const { changes } = turn;
+    if (changes.length > 0 && !this.#keep((store) => store.commit(changes, () => this.#whole()))) {
       for (const undo of turn.undo.toReversed()) undo();
       // Refusals too: they may rest on a change that did not come to be.
       const refusal = unavailable("Cannot store the change: try again");
@@ -228,17 +236,26 @@ export class Registry {
     for (const [index, { settle }] of errands.entries()) settle(answers[index] as never);
   }
 
-  #commit(changes: readonly StoredChange[]): boolean {
+  /** False, and logged once, when the store could not. */
+  #keep(keep: (store: NodeStore) => Kept): boolean {
+    const { store, log } = this.#settings;
+    let kept: Kept;
     try {
-      this.#settings.store.commit(changes);
+      kept = keep(store);
     } catch (error) {
-      if (!this.#storeFailing) this.#settings.log.error(describeError(error));
-      this.#storeFailing = true;
+      const message = describeError(error);
+      if (this.#storeFailure !== message) log.error(message);
+      this.#storeFailure = message;
       return false;
     }
-    if (this.#storeFailing) this.#settings.log.info("Changes can be stored again");
-    this.#storeFailing = false;
+    if (kept === "anew") log.warn("The database was gone: everything was written into a new one");
+    if (this.#storeFailure !== undefined) log.info("Changes can be stored again");
+    this.#storeFailure = undefined;
     return true;
+  }
+
+  #whole(): StoredState {
+    return { nodes: [...this.#nodes.values()], keys: this.#keys, removed: this.#removed };
   }
 
   #logAnnouncement(before: StoredNode, now: Pick<StoredNode, "publicKey" | "prefixes">): void {

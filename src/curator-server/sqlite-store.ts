@@ -3,14 +3,18 @@
  *
  * Durable: WAL with synchronous=FULL, so a commit that returned survives a power loss. A file that is damaged,
  * not ours, or of a newer version is never written to: SettingsError (exit 78), and it stays as it is.
+ *
+ * SQLite goes on writing into a file that was deleted or replaced, without a word. So the names are compared with
+ * what was opened around each commit: a database that is gone is made anew with everything in it, and one that somebody
+ * put in its place is left alone, and nothing is kept until it is gone or this program starts with it.
  */
-import { Database } from "bun:sqlite";
-import { closeSync, fsyncSync, openSync } from "node:fs";
+import { constants, Database } from "bun:sqlite";
+import { closeSync, fsyncSync, linkSync, lstatSync, openSync, rmSync } from "node:fs";
 import { dirname } from "node:path";
 import * as v from "valibot";
 import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
 import { ClusternetError, isSystemError, messageOf, SettingsError } from "../errors.ts";
-import type { NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";
+import type { Kept, NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";
 
 /** "ClNt" in ASCII: tells our file from another program's. */
 const applicationId = 0x436c4e74;
@@ -46,13 +50,17 @@ const prefixTexts = v.array(v.string());
 
 /** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
 export function openSqliteStore(path: string): NodeStore {
+  return new SqliteStore(path, openFile(path));
+}
+
+function openFile(path: string): OpenFile {
   let database: Database | undefined;
   try {
     const isNew = ensureFile(path);
     database = new Database(path, { readwrite: true, create: false, strict: true });
     if (isNew || isEmpty(database)) create(database, path);
     else requireOurs(database, path);
-    return new SqliteStore(database, path);
+    return new OpenFile(database, path);
   } catch (error) {
     database?.close();
     throw error instanceof ClusternetError ? error : damaged(path, error);
@@ -78,7 +86,11 @@ function create(database: Database, path: string): void {
   setModes(database);
   database.transaction(() => database.run(schema)).immediate();
   // The name of the file must survive a power loss as well as what is in it.
-  const directory = openSync(dirname(path), "r");
+  syncDirectory(dirname(path));
+}
+
+function syncDirectory(path: string): void {
+  const directory = openSync(path, "r");
   try {
     fsyncSync(directory);
   } finally {
@@ -110,6 +122,8 @@ function setModes(database: Database): void {
   database.run("PRAGMA journal_mode = WAL");
   // In WAL mode the default (NORMAL) may lose the last commits at a power loss.
   database.run("PRAGMA synchronous = FULL");
+  // The write-ahead log is made by the first reading; from here on it is there and can be missed.
+  readNumber(database, "SELECT count(*) FROM sqlite_schema");
 }
 
 function readNumber(database: Database, sql: string): number {
@@ -126,14 +140,118 @@ function damaged(path: string, cause: unknown): SettingsError {
 }
 
 class SqliteStore implements NodeStore {
+  readonly #path: string;
+  #file: OpenFile;
+  /** Of the database that is ours, open or not. */
+  #identity: string | undefined;
+
+  constructor(path: string, file: OpenFile) {
+    this.#path = path;
+    this.#file = file;
+    this.#identity = identityOf(path);
+  }
+
+  load(): StoredState {
+    try {
+      return this.#file.load();
+    } catch (error) {
+      throw damaged(this.#path, error);
+    }
+  }
+
+  commit(changes: readonly StoredChange[], whole: () => StoredState): Kept {
+    try {
+      if (this.#file.isInPlace()) this.#file.commit(changes);
+    } catch (error) {
+      throw unwritten(this.#path, error);
+    }
+    // Looked at afterwards too: what went into a file that was taken away meanwhile is not kept.
+    return this.ensure(whole);
+  }
+
+  ensure(whole: () => StoredState): Kept {
+    if (this.#file.isInPlace()) return "in-place";
+    const found = identityOf(this.#path);
+    if (found !== undefined && found !== this.#identity) {
+      throw new ClusternetError(
+        `Cannot use database "${this.#path}": another file was put in place of the one in use`,
+        {
+          hint:
+            "Nodes are told to try again: restart the Curator to go on from that file, or move it away and " +
+            "everything is written into a new one",
+        },
+      );
+    }
+    try {
+      this.#file.close();
+      const state = whole();
+      if (found === undefined) {
+        makeFilled(this.#path, state);
+        this.#identity = identityOf(this.#path);
+      }
+      // Only its write-ahead log may have gone, and one made by an earlier try has missed changes since.
+      const file = openFile(this.#path);
+      try {
+        file.replaceAll(state);
+      } catch (error) {
+        file.close();
+        throw error;
+      }
+      this.#file = file;
+    } catch (error) {
+      throw unwritten(this.#path, error);
+    }
+    return "anew";
+  }
+
+  close(): void {
+    this.#file.close();
+  }
+}
+
+/** Makes the file, which gets its name only with all of the state in it: a crash leaves no empty one. */
+function makeFilled(path: string, state: StoredState): void {
+  const temporary = `${path}-new`;
+  // A log of a file that is gone would be taken for the new file's.
+  for (const left of [temporary, `${temporary}-wal`, `${temporary}-shm`, `${path}-wal`, `${path}-shm`]) {
+    rmSync(left, { force: true });
+  }
+  const file = openFile(temporary);
+  try {
+    file.replaceAll(state);
+    file.endLog();
+  } finally {
+    file.close();
+  }
+  // Unlike a renaming, this never takes the place of a file that is there.
+  linkSync(temporary, path);
+  rmSync(temporary);
+  syncDirectory(dirname(path));
+}
+
+function unwritten(path: string, error: unknown): ClusternetError {
+  return new ClusternetError(`Cannot write database "${path}": ${messageOf(error)}`, {
+    cause: error,
+    hint: "Nodes are told to try again until it can be written: look for a full or read-only disk",
+  });
+}
+
+/** One file as it was opened, whatever becomes of its name. */
+class OpenFile {
   readonly #database: Database;
   readonly #path: string;
+  readonly #identity: string | undefined;
+  readonly #walIdentity: string | undefined;
   readonly #commit: (changes: readonly StoredChange[]) => void;
+  readonly #replaceAll: (state: StoredState) => void;
   readonly #statements: readonly { finalize(): void }[];
+  #closed = false;
 
   constructor(database: Database, path: string) {
     this.#database = database;
     this.#path = path;
+    this.#identity = identityOf(path);
+    this.#walIdentity = identityOf(`${path}-wal`);
     const put = database.prepare<void, [string, string, number, Uint8Array, string, string]>(
       "INSERT OR REPLACE INTO node (id, external_address, reported_at_ms, status, public_key, prefixes) VALUES (?, ?, ?, ?, ?, ?)",
     );
@@ -146,7 +264,7 @@ class SqliteStore implements NodeStore {
     );
     const dropRemoved = database.prepare<void, [string]>("DELETE FROM removed_node WHERE id = ?");
     this.#statements = [put, useKey, dropNode, addRemoved, dropRemoved];
-    this.#commit = database.transaction((changes: readonly StoredChange[]) => {
+    const carryOut = (changes: readonly StoredChange[]): void => {
       for (const change of changes) {
         switch (change.kind) {
           case "put": {
@@ -166,40 +284,65 @@ class SqliteStore implements NodeStore {
             break;
         }
       }
+    };
+    this.#commit = database.transaction(carryOut).immediate;
+    this.#replaceAll = database.transaction(({ nodes, keys, removed }: StoredState) => {
+      for (const table of ["node", "used_key", "removed_node"]) database.run(`DELETE FROM ${table}`);
+      carryOut([
+        ...[...removed].map((id) => ({ kind: "remove", id }) as const),
+        ...nodes.map((node) => ({ kind: "put", node }) as const),
+        ...[...keys].map(([publicKey, id]) => ({ kind: "use-key", publicKey, id }) as const),
+      ]);
     }).immediate;
   }
 
+  /** True while what is written here is found again under its name. */
+  isInPlace(): boolean {
+    return (
+      !this.#closed &&
+      identityOf(this.#path) === this.#identity &&
+      identityOf(`${this.#path}-wal`) === this.#walIdentity
+    );
+  }
+
   load(): StoredState {
-    try {
-      return {
-        nodes: this.#rows("SELECT * FROM node ORDER BY id").map(readNode),
-        keys: new Map(
-          this.#rows("SELECT * FROM used_key").map((row) => {
-            const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
-            return [publicKey, readNodeId(id)];
-          }),
-        ),
-        removed: new Set(
-          this.#rows("SELECT * FROM removed_node").map((row) => readNodeId(v.parse(removedRow, row).id)),
-        ),
-      };
-    } catch (error) {
-      throw damaged(this.#path, error);
-    }
+    return {
+      nodes: this.#rows("SELECT * FROM node ORDER BY id").map(readNode),
+      keys: new Map(
+        this.#rows("SELECT * FROM used_key").map((row) => {
+          const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
+          return [publicKey, readNodeId(id)];
+        }),
+      ),
+      removed: new Set(
+        this.#rows("SELECT * FROM removed_node").map((row) => readNodeId(v.parse(removedRow, row).id)),
+      ),
+    };
   }
 
+  /** Durable when it returns. */
   commit(changes: readonly StoredChange[]): void {
-    try {
-      this.#commit(changes);
-    } catch (error) {
-      throw new ClusternetError(`Cannot write database "${this.#path}": ${messageOf(error)}`, {
-        cause: error,
-        hint: "Nodes are told to try again until it can be written: look for a full or read-only disk",
-      });
-    }
+    this.#commit(changes);
   }
 
+  /** Makes it hold this state and nothing else; durable when it returns. */
+  replaceAll(state: StoredState): void {
+    this.#replaceAll(state);
+  }
+
+  /** Takes everything out of the write-ahead log into the file itself, for as long as nobody opens it again. */
+  endLog(): void {
+    this.#database.run("PRAGMA journal_mode = DELETE");
+  }
+
+  /** May be called twice. */
   close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    // SQLite removes the write-ahead log by its name, which may be that of another database by now.
+    const found = identityOf(this.#path);
+    if (found !== undefined && found !== this.#identity)
+      this.#database.fileControl(constants.SQLITE_FCNTL_PERSIST_WAL, 1);
     // With a statement left, SQLite would keep the file open, and its write-ahead log beside it.
     for (const statement of this.#statements) statement.finalize();
     this.#database.close();
@@ -208,6 +351,12 @@ class SqliteStore implements NodeStore {
   #rows(sql: string): readonly unknown[] {
     return this.#database.query<unknown, []>(sql).all();
   }
+}
+
+/** Which file has that name. The number is not used again while the file is open. */
+function identityOf(path: string): string | undefined {
+  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  return found === undefined ? undefined : `${found.dev} ${found.ino}`;
 }
 
 function readNode(row: unknown): StoredNode {

@@ -2,7 +2,8 @@
  * What a Curator must still know after a restart, and the store for tests that forgets it with the process.
  *
  * A store only keeps; who may write what is decided before (registry.ts). `commit` is all or nothing, and what it
- * returned from is durable: the caller is answered OK right after it.
+ * returned from is durable: the caller is answered OK right after it. What it keeps can be taken away under it, so
+ * it is given the whole state along with a change.
  */
 import type { NodeId } from "../core/node.ts";
 
@@ -35,11 +36,16 @@ export type StoredChange =
   | { readonly kind: "remove"; readonly id: NodeId }
   | { readonly kind: "allow"; readonly id: NodeId };
 
+/** How a state came to be kept: what was there went on being used, or was gone and everything was written anew. */
+export type Kept = "in-place" | "anew";
+
 export interface NodeStore {
   /** Throws SettingsError when what is kept cannot be read. */
   load(): StoredState;
-  /** Keeps all of the changes, in order, or none of them. Throws when it cannot. */
-  commit(changes: readonly StoredChange[]): void;
+  /** Keeps all of the changes, in order, or none of them. `whole` gives the state with them. Throws when it cannot. */
+  commit(changes: readonly StoredChange[], whole: () => StoredState): Kept;
+  /** Keeps the whole state anew when what was kept is gone. Throws when it cannot. */
+  ensure(whole: () => StoredState): Kept;
   close(): void;
 }
 
@@ -57,7 +63,7 @@ export class MemoryStore implements NodeStore {
     };
   }
 
-  commit(changes: readonly StoredChange[]): void {
+  commit(changes: readonly StoredChange[]): Kept {
     for (const change of changes) {
       switch (change.kind) {
         case "put":
@@ -75,6 +81,11 @@ export class MemoryStore implements NodeStore {
           break;
       }
     }
+    return "in-place";
+  }
+
+  ensure(): Kept {
+    return "in-place";
   }
 
   close(): void {}

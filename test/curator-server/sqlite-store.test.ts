@@ -3,12 +3,23 @@
  */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { Database } from "bun:sqlite";
-import { mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import {
+  copyFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { NodeId } from "../../src/core/node.ts";
 import { openSqliteStore } from "../../src/curator-server/sqlite-store.ts";
-import type { StoredNode } from "../../src/curator-server/store.ts";
+import type { StoredNode, StoredState } from "../../src/curator-server/store.ts";
 import { SettingsError } from "../../src/errors.ts";
 
 let directory: string;
@@ -30,19 +41,34 @@ function node(id: string, prefixes: readonly string[] = []): StoredNode {
   };
 }
 
+function removeAll(): void {
+  for (const name of readdirSync(directory)) rmSync(join(directory, name), { recursive: true });
+}
+
+/** For stores whose file nobody takes away. */
+function unasked(): never {
+  throw new Error("the whole state was asked for");
+}
+
 test("everything committed comes back, in a file that only its owner may read", () => {
   const store = openSqliteStore(path);
-  store.commit([
-    { kind: "put", node: node("a", ["10.192.0.0/24", "10.192.0.0/24"]) },
-    { kind: "use-key", publicKey: "key", id: "a" as NodeId },
-    { kind: "put", node: node("b") },
-    { kind: "put", node: node("c") },
-  ]);
-  store.commit([{ kind: "remove", id: "b" as NodeId }]);
-  store.commit([
-    { kind: "remove", id: "c" as NodeId },
-    { kind: "allow", id: "c" as NodeId },
-  ]);
+  store.commit(
+    [
+      { kind: "put", node: node("a", ["10.192.0.0/24", "10.192.0.0/24"]) },
+      { kind: "use-key", publicKey: "key", id: "a" as NodeId },
+      { kind: "put", node: node("b") },
+      { kind: "put", node: node("c") },
+    ],
+    unasked,
+  );
+  store.commit([{ kind: "remove", id: "b" as NodeId }], unasked);
+  store.commit(
+    [
+      { kind: "remove", id: "c" as NodeId },
+      { kind: "allow", id: "c" as NodeId },
+    ],
+    unasked,
+  );
   store.close();
 
   const again = openSqliteStore(path);
@@ -59,7 +85,9 @@ test("what was committed is there although the process never closed the file", (
   const source = `
     import { openSqliteStore } from ${JSON.stringify(join(import.meta.dir, "../../src/curator-server/sqlite-store.ts"))};
     const store = openSqliteStore(${JSON.stringify(path)});
-    store.commit([{ kind: "allow", id: "x" }, { kind: "remove", id: "gone" }]);
+    store.commit([{ kind: "allow", id: "x" }, { kind: "remove", id: "gone" }], () => {
+      throw new Error("the whole state was asked for");
+    });
     process.kill(process.pid, "SIGKILL");
   `;
   const script = join(directory, "writer.ts");
@@ -73,7 +101,7 @@ test("what was committed is there although the process never closed the file", (
 
 test("the file is written ahead and synced at every commit", () => {
   const store = openSqliteStore(path);
-  store.commit([{ kind: "put", node: node("a") }]);
+  store.commit([{ kind: "put", node: node("a") }], unasked);
   expect(statSync(`${path}-wal`).mode & 0o777).toBe(0o600);
   store.close();
   const database = new Database(path, { readonly: true });
@@ -85,13 +113,124 @@ test("a commit that fails half way changes nothing", () => {
   const store = openSqliteStore(path);
   const bad = { ...node("b"), status: "text" as unknown as Uint8Array };
   expect(() =>
-    store.commit([
-      { kind: "put", node: node("a") },
-      { kind: "put", node: bad },
-    ]),
+    store.commit(
+      [
+        { kind: "put", node: node("a") },
+        { kind: "put", node: bad },
+      ],
+      unasked,
+    ),
   ).toThrow(/Cannot write database/);
   expect(store.load().nodes).toEqual([]);
   store.close();
+});
+
+describe("a database that is taken away while it is in use", () => {
+  const whole: StoredState = {
+    nodes: [node("a"), node("b", ["10.192.1.0/24"])],
+    keys: new Map([
+      ["key", "a" as NodeId],
+      ["old", "c" as NodeId],
+    ]),
+    removed: new Set(["c" as NodeId]),
+  };
+  const change = [{ kind: "put", node: node("b", ["10.192.1.0/24"]) }] as const;
+
+  test.each([
+    { name: "nothing", take: () => {}, kept: "in-place" },
+    { name: "the file", take: () => rmSync(path), kept: "anew" },
+    { name: "the file and its log", take: removeAll, kept: "anew" },
+    { name: "only the log", take: () => rmSync(`${path}-wal`), kept: "anew" },
+    { name: "the file, renamed", take: () => renameSync(path, `${path}.old`), kept: "anew" },
+    {
+      name: "the log, with another one in its place",
+      take: () => {
+        rmSync(`${path}-wal`);
+        writeFileSync(`${path}-wal`, "no log");
+      },
+      kept: "anew",
+    },
+    {
+      name: "the file, what a crash left of an earlier try beside it",
+      take: () => {
+        renameSync(path, `${path}-new`);
+        rmSync(`${path}-wal`);
+      },
+      kept: "anew",
+    },
+  ])("$name: a commit that returned is there after a restart, and all before it", ({ take, kept }) => {
+    for (const keep of ["commit", "ensure"] as const) {
+      const store = openSqliteStore(path);
+      const { nodes, keys, removed } = whole;
+      store.commit(
+        [
+          ...[...removed].map((id) => ({ kind: "remove", id }) as const),
+          ...nodes.map((node) => ({ kind: "put", node }) as const),
+          ...[...keys].map(([publicKey, id]) => ({ kind: "use-key", publicKey, id }) as const),
+        ],
+        unasked,
+      );
+      take();
+      const give = kept === "anew" ? () => whole : unasked;
+      expect(keep === "commit" ? store.commit(change, give) : store.ensure(give)).toBe(kept as "anew");
+      expect(store.commit([{ kind: "allow", id: "x" as NodeId }], unasked)).toBe("in-place");
+      // As a power loss would find it: the log has not been taken into the file by closing it.
+      const copy = join(directory, "copy");
+      mkdirSync(copy);
+      for (const name of ["curator.db", "curator.db-wal"]) {
+        copyFileSync(join(directory, name), join(copy, name));
+      }
+      const again = openSqliteStore(join(copy, "curator.db"));
+      expect(again.load()).toEqual(whole);
+      again.close();
+      expect(statSync(path).mode & 0o777).toBe(0o600);
+      expect(readdirSync(directory)).not.toContain("curator.db-new");
+      store.close();
+      expect(readdirSync(directory)).not.toContain("curator.db-wal");
+      removeAll();
+    }
+  });
+
+  test("a file that somebody put there is left alone and nothing is kept, until it is gone", () => {
+    const store = openSqliteStore(path);
+    rmSync(path);
+    rmSync(`${path}-wal`);
+    writeFileSync(path, "a backup");
+    writeFileSync(`${path}-wal`, "its log");
+    const keep = (): unknown => store.commit(change, () => whole);
+    expect(keep).toThrow(/another file was put in place of the one in use$/);
+    expect(() => store.ensure(() => whole)).toThrow(/another file was put in place/);
+    expect([readFileSync(path, "utf8"), readFileSync(`${path}-wal`, "utf8")]).toEqual([
+      "a backup",
+      "its log",
+    ]);
+    rmSync(path);
+    expect(keep()).toBe("anew");
+    expect(store.load()).toEqual(whole);
+    store.close();
+  });
+
+  test("closing leaves the log of a file that somebody put there alone", () => {
+    const store = openSqliteStore(path);
+    rmSync(path);
+    rmSync(`${path}-wal`);
+    writeFileSync(path, "a backup");
+    writeFileSync(`${path}-wal`, "its log");
+    store.close();
+    expect(readFileSync(`${path}-wal`, "utf8")).toBe("its log");
+  });
+
+  test("where no new one can be made it says so, and makes it once it can", () => {
+    const store = openSqliteStore(path);
+    rmSync(directory, { recursive: true });
+    const keep = (): unknown => store.commit(change, () => whole);
+    expect(keep).toThrow(/^Cannot write database .*curator\.db": Cannot make database/);
+    expect(keep).toThrow(/^Cannot write database/);
+    mkdirSync(directory);
+    expect(keep()).toBe("anew");
+    expect(store.load()).toEqual(whole);
+    store.close();
+  });
 });
 
 describe("a file that cannot be used is refused (exit 78) and stays as it is", () => {
@@ -126,6 +265,7 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
         const store = openSqliteStore(path);
         store.commit(
           Array.from({ length: 500 }, (_, index) => ({ kind: "put" as const, node: node(`n${index}`) })),
+          unasked,
         );
         store.close();
         const bytes = readFileSync(path);
@@ -139,6 +279,7 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
         const store = openSqliteStore(path);
         store.commit(
           Array.from({ length: 500 }, (_, index) => ({ kind: "put" as const, node: node(`n${index}`) })),
+          unasked,
         );
         store.close();
         truncateSync(path, 12_288);
@@ -161,7 +302,7 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
 
   test("stored values that no Curator wrote", () => {
     const store = openSqliteStore(path);
-    store.commit([{ kind: "put", node: node("a") }]);
+    store.commit([{ kind: "put", node: node("a") }], unasked);
     store.close();
     const database = new Database(path);
     database.run("UPDATE node SET prefixes = 'x'");

@@ -365,7 +365,7 @@ test("a store that cannot be written: UNAVAILABLE, nothing changed, no event, an
   let failing = false;
   store.commit = (changes) => {
     if (failing) throw new Error("disk full");
-    commit(changes);
+    return commit(changes);
   };
   const errors: string[] = [];
   const at = await cluster({
