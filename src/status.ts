@@ -101,7 +101,7 @@ export interface StatusInput {
   readonly source?: "curator" | "file";
   readonly sourceAt?: Date;
   readonly interfaceName: string;
-  /** Absent: there is no such interface, or it cannot be read. */
+  /** Absent: there is no such interface, or it cannot be read. With `interface-foreign` among the problems it is none of ours. */
   readonly interface?: SeenInterface;
   readonly mesh: Mesh;
   /** UDP port of every peer whose endpoint the interface does not know. */
@@ -116,6 +116,9 @@ export const noCurator: CuratorState = { state: "none", fullPicture: false };
 
 export function buildStatus(input: StatusInput): Status {
   const { agent, node, curator, interface: seen } = input;
+  // The peers of somebody else's interface are none of this mesh.
+  const isForeign = input.problems.some(({ kind }) => kind === "interface-foreign");
+  const ownPeers: OwnPeers = isForeign ? new Map() : (seen?.peers ?? new Map());
   return {
     schemaVersion: 1,
     version: input.version,
@@ -149,7 +152,7 @@ export function buildStatus(input: StatusInput): Status {
       mtu: seen?.mtu ?? null,
       up: seen?.up ?? false,
     },
-    peers: [...knownPeers(input), ...strangers(input)],
+    peers: [...knownPeers(input, ownPeers), ...strangers(input, ownPeers)],
     problems: input.problems.map((problem) => ({
       kind: problem.kind,
       nodeId: problem.nodeId ?? null,
@@ -159,11 +162,13 @@ export function buildStatus(input: StatusInput): Status {
   };
 }
 
-function knownPeers({ mesh, interface: seen, listenPort, now }: StatusInput): StatusPeer[] {
+type OwnPeers = SeenInterface["peers"];
+
+function knownPeers({ mesh, listenPort, now }: StatusInput, ownPeers: OwnPeers): StatusPeer[] {
   return mesh.peers
     .toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1))
     .map((peer) => {
-      const onInterface = seen?.peers.get(peer.publicKey);
+      const onInterface = ownPeers.get(peer.publicKey);
       return {
         id: peer.nodeId,
         publicKey: peer.publicKey,
@@ -175,10 +180,9 @@ function knownPeers({ mesh, interface: seen, listenPort, now }: StatusInput): St
 }
 
 /** Peers that the interface has and the mesh does not: without an agent they may be all there is to show. */
-function strangers({ mesh, interface: seen, now }: StatusInput): StatusPeer[] {
-  if (seen === undefined) return [];
+function strangers({ mesh, now }: StatusInput, ownPeers: OwnPeers): StatusPeer[] {
   const known = new Set(mesh.peers.map(({ publicKey }) => publicKey));
-  return [...seen.peers]
+  return [...ownPeers]
     .filter(([publicKey]) => !known.has(publicKey))
     .toSorted(([a], [b]) => (a < b ? -1 : 1))
     .map(([publicKey, peer]) => ({

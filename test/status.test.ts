@@ -23,6 +23,7 @@ import { renderWgConfig } from "../src/core/wg-config.ts";
 import { CommandError } from "../src/errors.ts";
 import { silentLogger } from "../src/log.ts";
 import { type Status, type StatusInput, buildStatus, noCurator, statusSchema } from "../src/status.ts";
+import { FakeHost } from "./fakes/host.ts";
 import { fetchStatus, serveStatus } from "../src/status-socket.ts";
 import { renderStatus } from "../src/status-text.ts";
 
@@ -229,6 +230,24 @@ test("buildStatus() shows the announced endpoint while the interface has none, a
     ["c", "[2001:db8::3]:7838", "2001:db8::3/128"],
     ["d", null, "10.192.4.0/24"],
     [null, "192.0.2.9:1", "10.192.9.0/24"],
+  ]);
+});
+
+test("buildStatus() shows no peer of an interface that is not ours", () => {
+  const stranger = seenPeer({ endpoint: "192.0.2.9:1", allowedIps: ["10.192.9.0/24"], receivedBytes: 5 });
+  const ofOthers = seenInterface([
+    [keyOf(9), stranger],
+    [keyOf(2), stranger],
+  ]);
+  const { peers } = buildStatus({
+    ...full,
+    interface: ofOthers,
+    problems: [{ kind: "interface-foreign", message: "Cannot use it" }],
+  });
+  expect(peers.map(({ id, endpoint, receivedBytes }) => [id, endpoint, receivedBytes])).toEqual([
+    ["b", "192.0.2.2:7838", 0],
+    ["c", "[2001:db8::3]:7838", 0],
+    ["d", null, 0],
   ]);
 });
 
@@ -491,6 +510,15 @@ test.each([
   }
 });
 
+const seenByFake = {
+  endpoint: "192.0.2.9:1",
+  allowedIps: ["10.192.9.0/24"],
+  keepalive: 0,
+  preshared: false,
+  handshake: 0,
+  received: 5,
+};
+
 const clock = { nowMs: () => 0, wallTime: () => now, sleep: async () => {}, random: () => 0 };
 const noPrograms = async (argv: readonly string[]): Promise<string> => {
   throw new CommandError(`Cannot run "${argv.join(" ")}": not found in PATH`, { argv });
@@ -544,6 +572,49 @@ test("readStatus() shows no piece of a key file or mesh file that cannot be used
   expect(status.problems.map(({ kind }) => kind)).toEqual(["source-failed", "apply-failed", "source-failed"]);
   const shown = JSON.stringify(status) + renderStatus(status, { now, color: false });
   expect(shown).not.toContain(secret.slice(0, 12));
+});
+
+test.each([
+  { name: "of ours by its key", own: true, group: 0, protocol: 3, want: ["", "the node's key", "a peer"] },
+  {
+    name: "of ours by group and route",
+    own: false,
+    group: 9,
+    protocol: 129,
+    want: ["", "its key", "a peer"],
+  },
+  {
+    name: "of somebody else",
+    own: false,
+    group: 9,
+    protocol: 3,
+    want: ["interface-foreign", "no key"],
+  },
+])("readStatus() of an interface $name", async ({ own, group, protocol, want }) => {
+  const fake = new FakeHost();
+  const node = privateKeyFromBytes(new Uint8Array(32).fill(1));
+  if (own) writeFileSync(join(directory, "private.key"), `${node.reveal()}\n`, { mode: 0o600 });
+  const peers = new Map([[keyOf(9), seenByFake]]);
+  const publicKey = own ? node.publicKey : keyOf(8);
+  fake.addLink("m", "wireguard", { publicKey, group, peers });
+  const network = "10.192.0.0/11";
+  fake.routes.push({ type: "unicast", network, device: "m", protocol, metric: 0, src: "" });
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, "no agent runs", {
+    log: silentLogger,
+    clock,
+    run: fake.run,
+  });
+  const found = status.node.publicKey;
+  const names = new Map([
+    [node.publicKey, "the node's key"],
+    [keyOf(8), "its key"],
+  ]);
+  expect([
+    status.problems.map(({ kind }) => kind).join(),
+    found === null ? "no key" : (names.get(found as PublicKey) ?? found),
+    ...status.peers.map(() => "a peer"),
+  ]).toEqual([...want]);
+  expect(fake.changes).toEqual([]);
 });
 
 test("readStatus() changes no file, also one that others can read, and reports that", async () => {

@@ -6,6 +6,7 @@
  */
 import { join } from "node:path";
 import { judgeNode } from "../core/claim.ts";
+import { foreignInterface } from "../core/host-plan.ts";
 import type { SeenHost } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
@@ -82,17 +83,20 @@ export async function readStatus(
     lookOnly,
   );
   const clusterNets = await findClusterNets(state, interfaceName, run);
+  const ourKeys = keysOf(ownKey, last);
   const seen = await orProblem(
     "apply-failed",
-    readHost({ run, interfaceName, networks: clusterNets, ourKeys: keysOf(ownKey, last) }),
+    readHost({ run, interfaceName, networks: clusterNets, ourKeys }),
   );
-  if (seen?.foreignLink !== undefined) {
-    problems.push({
-      kind: "interface-foreign",
-      message: `Interface ${quote(interfaceName)} is ${seen.foreignLink}, expected WireGuard`,
-    });
-  }
-  const publicKey = ownKey ?? (last.kind === "mesh" ? last.publicKey : seen?.interface?.publicKey);
+  const foreign =
+    seen === undefined
+      ? undefined
+      : foreignInterface({ interfaceName, ...(ownKey === undefined ? {} : { publicKey: ownKey }) }, seen, {
+          ourKeys,
+        });
+  if (foreign !== undefined) problems.push(foreign);
+  const ofInterface = foreign === undefined ? seen?.interface?.publicKey : undefined;
+  const publicKey = ownKey ?? (last.kind === "mesh" ? last.publicKey : ofInterface);
   const built = meshOf(last, clusterNets, publicKey, seen);
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
   return buildStatus({

@@ -114,7 +114,12 @@ class Draft {
 type Ownership = Pick<Remembered, "ourKeys">;
 
 /** Ours by C4.11, an interface without any key left aside. */
-function isOurs(link: SeenInterface, seen: SeenHost, publicKey: PublicKey, { ourKeys }: Ownership): boolean {
+function isOurs(
+  link: SeenInterface,
+  seen: SeenHost,
+  publicKey: PublicKey | undefined,
+  { ourKeys }: Ownership,
+): boolean {
   if (link.publicKey !== undefined && (link.publicKey === publicKey || ourKeys.has(link.publicKey))) {
     return true;
   }
@@ -124,7 +129,12 @@ function isOurs(link: SeenInterface, seen: SeenHost, publicKey: PublicKey, { our
   );
 }
 
-function foreignInterface(wanted: WantedHost, seen: SeenHost, remembered: Ownership): Problem | undefined {
+/** `interface-foreign` when a link that is not ours has our name. Without a key of our own only the others count. */
+export function foreignInterface(
+  wanted: Pick<WantedHost, "interfaceName"> & Partial<Pick<WantedHost, "publicKey">>,
+  seen: SeenHost,
+  remembered: Ownership,
+): Problem | undefined {
   const link = seen.interface;
   if (seen.foreignLink !== undefined) return foreignProblem(wanted.interfaceName, seen);
   // A link of another name that is not ours is nobody's business here.

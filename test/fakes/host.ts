@@ -116,6 +116,14 @@ export class FakeHost {
     if (route !== null) {
       return JSON.stringify(this.routes.filter(({ network }) => network === route[2]).map(routeJson));
     }
+    const ours = /^ip -N -j -([46]) route show table main proto (\d+)$/.exec(command);
+    if (ours !== null) {
+      const found = this.routes.filter(
+        ({ network, protocol }) =>
+          network.includes(":") === (ours[1] === "6") && protocol === Number(ours[2]),
+      );
+      return JSON.stringify(found.map(routeJson));
+    }
     const shown = /^wg show (\S+) dump$/.exec(command)?.[1];
     return shown === undefined ? undefined : this.#dump(argv, shown);
   }
