@@ -111,6 +111,8 @@ export interface Seen {
     readonly nodeId: string;
     readonly openedAt: number;
     readonly open: boolean;
+    /** Messages that nobody has taken yet: the reader is slow. */
+    readonly waiting: number;
   }[];
   readonly announcements: readonly {
     readonly at: number;
@@ -330,11 +332,12 @@ export class FakeCurator implements AsyncDisposable {
 
   seen(): Seen {
     return {
-      streams: this.#streams.map(({ number, nodeId, openedAt, open }) => ({
+      streams: this.#streams.map(({ number, nodeId, openedAt, open, queue }) => ({
         number,
         nodeId,
         openedAt,
         open,
+        waiting: queue.length,
       })),
       announcements: [...this.#announcements],
       statusReports: [...this.#statusReports],
