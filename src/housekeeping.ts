@@ -9,10 +9,11 @@ import { describeInLine } from "./errors.ts";
 import { ensureDataDirectory, socketPath } from "./host/files.ts";
 import { keyFileName, rewriteKeyFile } from "./host/key-file.ts";
 import type { Locks } from "./host/lock.ts";
+import type { PrivateServer } from "./host/private-socket.ts";
 import type { AgentMemory } from "./host/state-file.ts";
 import type { Logger } from "./log.ts";
 import type { ProblemLog } from "./problem-log.ts";
-import { serveStatus, type StatusHandlers, type StatusServer } from "./status-socket.ts";
+import { serveStatus, type StatusHandlers } from "./status-socket.ts";
 
 export interface HousekeepingSettings {
   readonly dataDirectory: string;
@@ -34,7 +35,7 @@ export interface HousekeepingParts {
 export class Housekeeping {
   readonly #settings: HousekeepingSettings;
   readonly #parts: HousekeepingParts;
-  #server: StatusServer | undefined;
+  #server: PrivateServer | undefined;
   #lastTurnMs = 0;
 
   constructor(settings: HousekeepingSettings, parts: HousekeepingParts) {

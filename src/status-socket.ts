@@ -1,14 +1,9 @@
 /**
  * The socket of a running agent: HTTP on `<data-dir>/<interface>.sock`, and the client that asks it.
- *
- * Mode 0600 from the first instant, so that nobody but the owner ever connects. The agent holds the lock of its
- * place before it serves, so a socket file that is there already is a dead agent's and is replaced. When the file
- * or its directory vanishes, `ensure` binds anew.
  */
-import { lstatSync } from "node:fs";
 import * as v from "valibot";
-import { ClusternetError, isSystemError, messageOf } from "./errors.ts";
-import { bindPrivateSocket } from "./host/files.ts";
+import { isSystemError, messageOf } from "./errors.ts";
+import { servePrivateSocket, type PrivateServer } from "./host/private-socket.ts";
 import { type Status, statusSchema } from "./status.ts";
 
 /** What the agent answers with. */
@@ -18,13 +13,6 @@ export interface StatusHandlers {
   unhealthy(): readonly string[];
   /** What is missing, in words; empty: a mesh is applied. */
   notReady(): readonly string[];
-}
-
-export interface StatusServer {
-  /** Binds the socket again when its file is no longer ours. Throws ClusternetError when that cannot be done. */
-  ensure(): Promise<void>;
-  /** Ends all connections and removes the socket. */
-  stop(): Promise<void>;
 }
 
 /** Answers one GET of `/status`, `/healthz` or `/readyz`. */
@@ -44,44 +32,8 @@ function verdict(reasons: readonly string[]): Response {
 }
 
 /** Serves on the socket. Throws ClusternetError when it cannot be bound. */
-export function serveStatus(path: string, handlers: StatusHandlers): StatusServer {
-  let bound = bind(path, handlers);
-  return {
-    async ensure() {
-      if (identityOf(path) === bound.identity) return;
-      // First the old one: stopping a server removes the file at its path, whoever made it.
-      await bound.server.stop(true);
-      bound = bind(path, handlers);
-    },
-    async stop() {
-      const found = identityOf(path);
-      // Stopping removes the file at the path: not when somebody else has put one there.
-      if (found === undefined || found === bound.identity) await bound.server.stop(true);
-      else bound.server.unref();
-    },
-  };
-}
-
-interface Bound {
-  readonly server: Bun.Server<undefined>;
-  readonly identity: string | undefined;
-}
-
-function bind(path: string, handlers: StatusHandlers): Bound {
-  try {
-    const server = bindPrivateSocket(path, () =>
-      Bun.serve({ unix: path, fetch: (request) => answerStatusRequest(request, handlers) }),
-    );
-    return { server, identity: identityOf(path) };
-  } catch (error) {
-    throw new ClusternetError(`Cannot listen on socket "${path}"`, { cause: error });
-  }
-}
-
-/** Which file is there; the time is part of it since numbers of inodes are used again, and a changed mode counts. */
-function identityOf(path: string): string | undefined {
-  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
-  return found === undefined ? undefined : `${found.dev} ${found.ino} ${found.ctimeNs}`;
+export function serveStatus(path: string, handlers: StatusHandlers): PrivateServer {
+  return servePrivateSocket(path, (request) => answerStatusRequest(request, handlers));
 }
 
 export type FetchedStatus =

@@ -6,7 +6,7 @@
  */
 import { logVerbosity, setLogVerbosity } from "@grpc/grpc-js";
 import { join, resolve } from "node:path";
-import { aborted } from "../async.ts";
+import { systemClock, type Clock } from "../async.ts";
 import { containsAddress, decodeAddress, parsePrefix, type Prefix } from "../core/prefix.ts";
 import { startAdminSocket } from "../curator-server/admin.ts";
 import {
@@ -16,15 +16,20 @@ import {
   type CuratorServer,
   type Transport,
 } from "../curator-server/server.ts";
+import type { Registry } from "../curator-server/registry.ts";
 import { openSqliteStore } from "../curator-server/sqlite-store.ts";
 import { MemoryStore } from "../curator-server/store.ts";
 import { tlsTransport } from "../curator-server/tls.ts";
-import { exitStatus, UsageError, type ExitStatus } from "../errors.ts";
+import { describeError, exitStatus, UsageError, type ExitStatus } from "../errors.ts";
 import { ensureDataDirectory } from "../host/files.ts";
-import { acquireDirectoryLock } from "../host/lock.ts";
+import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
+import type { PrivateServer } from "../host/private-socket.ts";
 import type { Logger, RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
 import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
+
+/** How often the data directory is looked at: a node that changes nothing finds out no sooner that it was forgotten. */
+const lookMs = 5_000;
 
 /** Flags of `clusternet curator`, parsed. */
 export interface CuratorOptions {
@@ -42,6 +47,7 @@ export interface CuratorOptions {
 /** What a command gets from `main` besides its options. */
 export interface CuratorContext {
   readonly log: RedactingLogger;
+  readonly clock?: Clock;
   /** Aborts when the command is asked to stop (SIGTERM, SIGINT). */
   readonly signal: AbortSignal;
 }
@@ -85,7 +91,8 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
         dataDirectory,
         ...(options.credentials === undefined ? {} : { node: transport.leaderId }),
       });
-      await aborted(signal);
+      const parts = { dataDirectory, lock, admin, registry: server.registry };
+      await keepInPlace(parts, { log, clock: context.clock ?? systemClock }, signal);
       log.info("Curator is stopping", { watchers: server.registry.fanOut.watchers });
       await admin.stop();
     } finally {
@@ -95,6 +102,38 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
     lock.release();
   }
   return exitStatus.ok;
+}
+
+/** What in the data directory can be taken away under a running Curator. */
+interface Parts {
+  readonly dataDirectory: string;
+  readonly lock: Locks;
+  readonly admin: PrivateServer;
+  readonly registry: Registry;
+}
+
+/** Makes again what of it is gone, now and then until `signal` aborts. What cannot be done is logged once and tried again. */
+async function keepInPlace(
+  { dataDirectory, lock, admin, registry }: Parts,
+  { log, clock }: { readonly log: Logger; readonly clock: Clock },
+  signal: AbortSignal,
+): Promise<void> {
+  let failure: string | undefined;
+  while (!signal.aborted) {
+    await clock.sleep(lookMs, signal);
+    if (signal.aborted) return;
+    try {
+      await ensureDataDirectory(dataDirectory);
+      lock.renew();
+      registry.ensureKept();
+      await admin.ensure();
+      failure = undefined;
+    } catch (error) {
+      const message = describeError(error);
+      if (message !== failure) log.error(message);
+      failure = message;
+    }
+  }
 }
 
 async function transportOf({ credentials }: CuratorOptions, log: RedactingLogger): Promise<Transport> {

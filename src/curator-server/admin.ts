@@ -4,10 +4,10 @@
  * Who may open the socket file may do everything, so its mode is 0600 from the first instant. IDs go in the body,
  * never in the path: an ID may hold any printable character.
  */
-import { rmSync } from "node:fs";
 import * as v from "valibot";
 import { ClusternetError, exitStatus, isSystemError, messageOf, SettingsError } from "../errors.ts";
-import { bindPrivateSocket, socketPath } from "../host/files.ts";
+import { socketPath } from "../host/files.ts";
+import { servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
 import { curatorNodeId } from "./caller.ts";
 import type { MembershipChange, Registry } from "./registry.ts";
 
@@ -33,30 +33,19 @@ const failureAnswer = v.object({ error: v.string() });
 const changeRequest = v.object({ change: v.picklist(["remove", "allow"]), id: v.string() });
 const requestHeader = v.literal("application/json");
 
-export interface AdminSocket {
-  stop(): Promise<void>;
-}
-
 /** Of the socket in the data directory. */
 const socketName = "curator";
 
 /** Listens. The caller holds the data directory, so a socket file that is there is left from a crash. Throws SettingsError. */
-export function startAdminSocket(dataDirectory: string, registry: Registry): AdminSocket {
+export function startAdminSocket(dataDirectory: string, registry: Registry): PrivateServer {
   const path = socketPath(dataDirectory, socketName);
-  let server: Bun.Server<undefined>;
   try {
-    server = bindPrivateSocket(path, () =>
-      Bun.serve({ unix: path, fetch: (request) => answer(request, registry) }),
-    );
+    return servePrivateSocket(path, (request) => answer(request, registry));
   } catch (error) {
-    throw new SettingsError(`Cannot listen on "${path}": ${messageOf(error)}`, { cause: error });
+    throw new SettingsError(messageOf(error), {
+      cause: error instanceof ClusternetError ? error.cause : error,
+    });
   }
-  return {
-    async stop() {
-      await server.stop(true);
-      rmSync(path, { force: true });
-    },
-  };
 }
 
 async function answer(request: Request, registry: Registry): Promise<Response> {

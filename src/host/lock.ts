@@ -39,7 +39,7 @@ export interface Holder {
   readonly commandLine?: string;
 }
 
-/** Both places, held until `release` or until this process ends. */
+/** Places, held until `release` or until this process ends. */
 export interface Locks {
   /**
    * Holds the directory that now has the name, when another was made in place of the one that is held. Throws as
@@ -55,27 +55,21 @@ export interface Locks {
  * SettingsError when the directory cannot be opened; then neither is held.
  */
 export function acquireLocks({ dataDirectory, interfaceName }: Places): Locks {
-  let directory = lockDirectory(dataDirectory);
+  const directory = acquireDirectoryLock(dataDirectory, agentHint);
   let socket: number;
   try {
     socket = bindName(interfaceName);
   } catch (error) {
-    closeSync(directory);
+    directory.release();
     throw error;
   }
   let held = true;
   return {
-    renew: () => {
-      if (!held || isSameFile(fstatSync(directory, { bigint: true }), statOf(dataDirectory))) return;
-      const renewed = lockDirectory(dataDirectory);
-      closeSync(directory);
-      directory = renewed;
-    },
+    renew: () => directory.renew(),
     release: () => {
-      if (!held) return;
+      if (held) closeSync(socket);
       held = false;
-      closeSync(socket);
-      closeSync(directory);
+      directory.release();
     },
   };
 }
@@ -84,12 +78,18 @@ export function acquireLocks({ dataDirectory, interfaceName }: Places): Locks {
  * Takes a directory alone: for a program that has no interface. Throws as `acquireLocks`; `hint` says what to do about
  * the other process.
  */
-export function acquireDirectoryLock(directory: string, hint: string): { release(): void } {
-  const descriptor = lockDirectory(directory, hint);
+export function acquireDirectoryLock(path: string, hint: string): Locks {
+  let directory = lockDirectory(path, hint);
   let held = true;
   return {
+    renew: () => {
+      if (!held || isSameFile(fstatSync(directory, { bigint: true }), statOf(path))) return;
+      const renewed = lockDirectory(path, hint);
+      closeSync(directory);
+      directory = renewed;
+    },
     release: () => {
-      if (held) closeSync(descriptor);
+      if (held) closeSync(directory);
       held = false;
     },
   };
@@ -114,7 +114,7 @@ const SOCK_CLOEXEC = 0o2000000;
 
 const agentHint = "Stop that agent first, or give this one a data directory of its own with --data-dir";
 
-function lockDirectory(path: string, hint: string = agentHint): number {
+function lockDirectory(path: string, hint: string): number {
   let descriptor: number;
   try {
     // Opened with O_CLOEXEC, as Bun opens everything: wireguard-go outlives us and must not keep the lock.

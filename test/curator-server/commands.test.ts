@@ -22,6 +22,7 @@ import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/comm
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { ClusternetError, type ExitStatus } from "../../src/errors.ts";
 import type { RedactingLogger } from "../../src/log.ts";
+import { FakeClock } from "../fakes/clock.ts";
 import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
 import { waitFor } from "../lab/wait.ts";
 import { issued, TestTrust } from "../trust/cluster.ts";
@@ -42,6 +43,7 @@ interface RunningCurator {
   readonly port: number;
   readonly lines: readonly string[];
   readonly warnings: readonly string[];
+  readonly clock: FakeClock;
   stop(): Promise<ExitStatus>;
 }
 
@@ -61,6 +63,7 @@ async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCura
   const abort = new AbortController();
   const lines: string[] = [];
   const warnings: string[] = [];
+  const clock = new FakeClock();
   let port = 0;
   const log: RedactingLogger = {
     redact() {},
@@ -72,7 +75,7 @@ async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCura
     warn: (message) => warnings.push(message),
     error: (message) => lines.push(message),
   };
-  const ended = runCurator(options(changes), { log, signal: abort.signal });
+  const ended = runCurator(options(changes), { log, clock, signal: abort.signal });
   const stop = (): Promise<ExitStatus> => {
     abort.abort();
     return ended;
@@ -84,7 +87,7 @@ async function start(changes: Partial<CuratorOptions> = {}): Promise<RunningCura
   });
   await waitFor(() => port !== 0 || failed, "the Curator to listen");
   if (failed) await ended;
-  return { port, lines, warnings, stop };
+  return { port, lines, warnings, clock, stop };
 }
 
 async function thrownBy(run: () => Promise<unknown>): Promise<ClusternetError> {
@@ -285,6 +288,82 @@ describe("runCurator()", () => {
       78,
       expect.stringContaining("expected at most 107") as unknown as string,
     ]);
+  });
+});
+
+/** Starts one that knows "a", and "gone" as removed. */
+async function startWithNodes(): Promise<RunningCurator> {
+  const running = await start();
+  const { dataDir } = options();
+  await joinCluster(running.port, "gone");
+  await printed((context) => nodeRemove({ dataDir }, "gone", context));
+  const channel = createChannel(`127.0.0.1:${running.port}`);
+  cleanups.push(() => channel.close());
+  await clientOf(channel, "a").updateNodeStatus({ nodeId: "a", status: statusBytes("192.0.2.7") });
+  return running;
+}
+
+async function listed(): Promise<unknown> {
+  const nodes: unknown = JSON.parse(
+    await printed((context) => nodeList({ dataDir: options().dataDir, json: true }, context)),
+  );
+  return nodes;
+}
+
+describe("what is taken away under a running Curator is there again soon", () => {
+  test.each([
+    { name: "the socket", names: ["curator.sock"], warned: [] },
+    {
+      name: "the database",
+      names: ["curator.db", "curator.db-wal", "curator.db-shm"],
+      warned: ["The database was gone: everything was written into a new one"],
+    },
+    {
+      name: "the data directory",
+      names: ["."],
+      warned: ["The database was gone: everything was written into a new one"],
+    },
+  ])("$name", async ({ names, warned }) => {
+    const running = await startWithNodes();
+    const { dataDir } = options();
+    const before = await listed();
+    for (const name of names) rmSync(join(dataDir, name), { recursive: true });
+    await running.clock.advance(5_000);
+    const files = ["curator.db", "curator.sock"].map((name) => join(dataDir, name));
+    await waitFor(() => files.every((file) => existsSync(file)), "the files");
+    expect(await listed()).toEqual(before);
+    expect(statSync(dataDir).mode & 0o777).toBe(0o700);
+    expect(statSync(join(dataDir, "curator.sock")).mode & 0o777).toBe(0o600);
+    expect(running.warnings.slice(1)).toEqual([...warned]);
+    // Its place too: nobody else begins to keep the same nodes.
+    expect((await thrownBy(() => start())).exit).toBe(75);
+    await running.stop();
+
+    await start();
+    expect(await listed()).toEqual(before);
+  });
+
+  test("what cannot be made again is said once, and made when it can be", async () => {
+    const running = await startWithNodes();
+    const { dataDir } = options();
+    const before = await listed();
+    rmSync(dataDir, { recursive: true });
+    writeFileSync(dataDir, "a file");
+    const said = running.lines.length;
+    await running.clock.advance(20_000);
+    await waitFor(() => running.lines.length > said, "the failure in the log");
+    await running.clock.untilSleeping();
+    await running.clock.advance(20_000);
+    await running.clock.untilSleeping();
+    expect(running.lines.slice(said)).toEqual([
+      expect.stringMatching(
+        /^Cannot make data directory .*something other than a directory/,
+      ) as unknown as string,
+    ]);
+    rmSync(dataDir);
+    await running.clock.advance(5_000);
+    await waitFor(() => existsSync(join(dataDir, "curator.sock")), "the socket");
+    expect(await listed()).toEqual(before);
   });
 });
 
