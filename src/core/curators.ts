@@ -87,6 +87,11 @@ function outside(host: string, clusterNets: readonly Prefix[]): Address | undefi
   return clusterNets.some((network) => containsAddress(network, address)) ? undefined : address;
 }
 
+/** HOST of HOST:PORT, without the brackets of an IPv6 address. */
+export function curatorHost(address: string): string {
+  return partsOf(address).host;
+}
+
 function partsOf(address: string): { readonly host: string; readonly port: string } {
   const colon = address.lastIndexOf(":");
   return { host: address.slice(0, colon).replace(/^\[(.*)\]$/, "$1"), port: address.slice(colon + 1) };

@@ -31,7 +31,7 @@ export interface CuratorClientBasics {
   readonly addresses: readonly string[];
   /** This node's ID. */
   readonly nodeId: string;
-  /** A Curator that the cluster names inside one of these is never dialled. */
+  /** A Curator inside one of these, also by what its name resolves to, is never dialled. */
   readonly clusterNets?: readonly Prefix[];
   /** Only Curators on this machine are followed to, whatever the cluster names. */
   readonly loopbackOnly?: boolean;
@@ -48,7 +48,13 @@ export function createCurator(options: CuratorClientOptions): CuratorFollower {
     {
       addresses: options.addresses,
       self: nodeId,
-      connect: (address, expected) => connectGrpc(address, { nodeId, ...trust, ...expected }),
+      connect: (address, expected) =>
+        connectGrpc(address, {
+          nodeId,
+          ...trust,
+          ...expected,
+          ...(options.clusterNets !== undefined && { clusterNets: options.clusterNets }),
+        }),
       ...(trust.curatorIds !== undefined && { curatorIds: trust.curatorIds }),
       ...(options.clusterNets !== undefined && { clusterNets: options.clusterNets }),
       ...(options.loopbackOnly !== undefined && { loopbackOnly: options.loopbackOnly }),

@@ -1,18 +1,22 @@
 /**
  * A connection to one Curator over gRPC.
  *
- * Guarantees that a Curator which cannot be reached is given up after 5 s, that one which falls silent (stopped,
- * host gone, packets dropped) is found within 20 s, and that every failure is a CuratorError with the gRPC code.
- * There is no limit on the wait for an event: a Curator that gathers 20,000 nodes is silent for over a minute, and
- * only keepalive tells it from a dead one.
+ * Guarantees that a Curator which cannot be reached is given up after 5 s (and 5 s more when its name is slow to be
+ * resolved), that one which falls silent (stopped, host gone, packets dropped) is found within 20 s, that none inside
+ * ClusterNet is dialled, and that every failure is a CuratorError with the gRPC code. There is no limit here on the
+ * wait for an event: a Curator that gathers 20,000 nodes is silent for over a minute.
  *
  * The connection is never made again behind the caller's back: when it is lost its streams end, and
  * curator/follower.ts decides what is tried next, and when.
  */
 import { type ChannelOptions, credentials } from "@grpc/grpc-js";
+import { lookup } from "node:dns/promises";
 import { createChannel, createClient, Metadata } from "nice-grpc";
 import { ClientError, Status } from "nice-grpc-common";
+import { aborted } from "../async.ts";
+import { curatorHost } from "../core/curators.ts";
 import type { NodeId } from "../core/node.ts";
+import { containsAddress, decodeAddress, type Prefix } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
 import { CuratorError, messageOf } from "../errors.ts";
 import { CuratorDefinition, CuratorLocalDefinition } from "../gen/curator.ts";
@@ -25,7 +29,7 @@ import { decodeWatchEvent, encodeAnnouncement, encodeStatusReport } from "./wire
 const keepaliveMs = 10_000;
 /** With `keepaliveMs` 17 s: a silent Curator is found within 20 s (C4.10) also on a busy machine. */
 const keepaliveAnswerMs = 7_000;
-/** For the whole attempt: name, TCP, TLS, and the first word of HTTP/2. */
+/** For the whole attempt: name, TCP, TLS, and the first word of HTTP/2. Before it the name has as long. */
 const connectMs = 5_000;
 /** An announcement or a status report is answered at once; one that is not is better sent anew. */
 const answerMs = 10_000;
@@ -56,6 +60,8 @@ export interface GrpcOptions {
   readonly curatorIds?: readonly NodeId[];
   /** With TLS: the Curator must be this node's, which is what following a leader needs. */
   readonly expectedId?: NodeId;
+  /** The way to a Curator inside one of these would lead through the mesh. Default: none. */
+  readonly clusterNets?: readonly Prefix[];
 }
 
 /** A connection to HOST:PORT. It is made when the first call needs it. */
@@ -78,6 +84,7 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
   const client = createClient(CuratorDefinition, channel, { "*": { metadata } });
   const local = createClient(CuratorLocalDefinition, channel, { "*": { metadata } });
   const wrap = (doing: string, error: unknown): CuratorError => {
+    if (error instanceof CuratorError) return error;
     const refusal = secure?.refusal;
     // Connections are tried again behind our back, so the last refusal need not be what this call failed of.
     return refusal !== undefined && messageOf(error).includes(`${refusal.name}: `)
@@ -88,12 +95,27 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
     doing: string,
     signal: AbortSignal,
     run: (signal: AbortSignal) => Promise<unknown>,
-  ): Promise<void> => withLimit(doing, signal, run, wrap);
+  ): Promise<void> =>
+    withLimit(
+      doing,
+      signal,
+      async (signal) => {
+        await requireOutside();
+        await run(signal);
+      },
+      wrap,
+    );
+
+  // Once: the connection is made once, right after it.
+  let outside: Promise<void> | undefined;
+  const requireOutside = (): Promise<void> => (outside ??= refuseInside(address, options.clusterNets ?? []));
 
   return {
     address,
 
     async *watchNodes(signal, onHeaders) {
+      await Promise.race([requireOutside(), aborted(signal)]);
+      if (signal.aborted) return;
       try {
         const events = client.watch(
           { kind: { $case: "nodesInCluster", nodesInCluster: {} } },
@@ -107,6 +129,8 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
     },
 
     async *watchLeader(signal) {
+      await Promise.race([requireOutside(), aborted(signal)]);
+      if (signal.aborted) return;
       try {
         yield* local.getCurrentLeader({}, { signal });
       } catch (error) {
@@ -131,6 +155,46 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
       channel.close();
     },
   };
+}
+
+/**
+ * Throws CuratorError when an address of the Curator lies inside one of these (C4.1). A name is resolved for that, and
+ * one address inside is enough: which one gRPC would take cannot be told.
+ */
+async function refuseInside(address: string, clusterNets: readonly Prefix[]): Promise<void> {
+  if (clusterNets.length === 0) return;
+  const host = curatorHost(address);
+  for (const text of "reason" in decodeAddress(host) ? await resolveHost(address, host) : [host]) {
+    const found = decodeAddress(text);
+    // One that is no plain address, such as a link-local one with its interface, is in no ClusterNet.
+    if ("reason" in found) continue;
+    const net = clusterNets.find((each) => containsAddress(each, found));
+    if (net === undefined) continue;
+    const where = text === host ? "it lies" : `it resolves to ${text},`;
+    throw new CuratorError(`Cannot use Curator "${address}": ${where} inside ClusterNet ${net.text}`, {
+      code: Status.UNAVAILABLE,
+      hint: "Give an address outside ClusterNet: the way to the Curator must not lead through the mesh",
+    });
+  }
+}
+
+async function resolveHost(address: string, host: string): Promise<readonly string[]> {
+  const doing = `resolve the name of Curator "${address}"`;
+  const limit = Promise.withResolvers<never>();
+  const timer = setTimeout(
+    () =>
+      limit.reject(curatorError(doing, Status.DEADLINE_EXCEEDED, `no answer within ${connectMs / 1000} s`)),
+    connectMs,
+  );
+  try {
+    // It cannot be stopped: one that hangs goes on behind our back, and its answer is for nobody.
+    const found = await Promise.race([lookup(host, { all: true }), limit.promise]);
+    return found.map(({ address }) => address);
+  } catch (error) {
+    throw error instanceof CuratorError ? error : curatorError(doing, Status.UNAVAILABLE, messageOf(error));
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** Runs one call with a limit on its answer. */

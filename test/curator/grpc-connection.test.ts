@@ -6,7 +6,7 @@ import { describe, expect, test } from "bun:test";
 import type { Announcement } from "../../src/core/announcement.ts";
 import type { PublicKey } from "../../src/core/key.ts";
 import type { NodeId } from "../../src/core/node.ts";
-import type { Address, Prefix } from "../../src/core/prefix.ts";
+import { type Address, parsePrefix, type Prefix } from "../../src/core/prefix.ts";
 import { type CuratorConnection, isConnectionLost, isEventTooLarge } from "../../src/curator/connection.ts";
 import { connectGrpc } from "../../src/curator/grpc-connection.ts";
 import { CuratorError, describeError } from "../../src/errors.ts";
@@ -28,8 +28,9 @@ const announcement: Announcement = {
 const forever = new AbortController().signal;
 
 /** A connection that is closed at the end of the test's block. */
-function connect(address: string): CuratorConnection & Disposable {
-  const connection = connectGrpc(address, { nodeId: self });
+function connect(address: string, clusterNet?: string): CuratorConnection & Disposable {
+  const clusterNets = clusterNet === undefined ? [] : [parsePrefix(clusterNet)];
+  const connection = connectGrpc(address, { nodeId: self, clusterNets });
   return Object.assign(connection, { [Symbol.dispose]: () => connection.close() });
 }
 
@@ -198,6 +199,47 @@ describe("the other calls", () => {
       `Cannot announce to Curator "${curator.address}": CANCELLED: stopped by this program`,
     );
   });
+});
+
+describe("a Curator inside ClusterNet", () => {
+  test.each([
+    { host: "127.0.0.1", where: "it lies inside ClusterNet 127.0.0.0/8" },
+    { host: "localhost", where: "it resolves to 127.0.0.1, inside ClusterNet 127.0.0.0/8" },
+  ])("given as $host is not dialled, by no call", async ({ host, where }) => {
+    await using curator = await FakeCurator.start();
+    const address = `${host}:${curator.address.split(":")[1]}`;
+    using connection = connect(address, "127.0.0.0/8");
+    const found = await Promise.all([
+      errorOf(drain(connection)),
+      errorOf(Array.fromAsync(connection.watchLeader(forever))),
+      errorOf(connection.announce(announcement, forever)),
+    ]);
+    const want = `Cannot use Curator "${address}": ${where}`;
+    expect(found.map(({ message, code }) => [message, code])).toEqual([
+      [want, 14],
+      [want, 14],
+      [want, 14],
+    ]);
+    expect(curator.seen()).toMatchObject({ streams: [], announcements: [] });
+  });
+
+  test("is not one whose name leads elsewhere", async () => {
+    await using curator = await FakeCurator.start();
+    using connection = connect(`localhost:${curator.address.split(":")[1]}`, "10.192.0.0/11");
+    for await (const { lastBacklogged } of connection.watchNodes(forever)) {
+      expect(lastBacklogged).toBe(true);
+      break;
+    }
+  });
+
+  test("a name that cannot be resolved is one that cannot be reached, within the limit", async () => {
+    using connection = connect("no-such-curator.invalid:7835", "10.192.0.0/11");
+    const { error, seconds } = await durationOf(errorOf(drain(connection)));
+    expect(error.message).toMatch(
+      /^Cannot resolve the name of Curator "no-such-curator\.invalid:7835": (UNAVAILABLE|DEADLINE_EXCEEDED): /,
+    );
+    expect(seconds).toBeLessThan(10);
+  }, 20_000);
 });
 
 // The limits as they are in the program: these take up to 20 s each, all at the same time.
