@@ -142,7 +142,7 @@ export class Pull {
   /** Until `signal` aborts. Never throws for what the Curator or the host does. */
   async run(signal: AbortSignal): Promise<void> {
     // The addresses of this host decide about other nodes' addresses (C4.6), so it is read before the first mesh.
-    this.#seen = await this.#parts.host.read().catch((error: unknown) => {
+    this.#seen = await this.#parts.host.read(signal).catch((error: unknown) => {
       this.#parts.log.warn("Cannot read this host yet", { error: describeError(error) });
       return undefined;
     });
@@ -164,9 +164,10 @@ export class Pull {
    */
   async hear(timeoutMs: number, signal: AbortSignal): Promise<void> {
     const { tracker, curator, host, clock } = this.#parts;
-    this.#seen = await host.read();
+    this.#seen = await host.read(signal);
     // The mesh of before decides who holds what (C4.5).
     this.wanted();
+    let lastProblems: readonly Problem[] = [];
     const stop = new AbortController();
     const until = AbortSignal.any([signal, stop.signal]);
     const listen = async (): Promise<void> => {
@@ -185,14 +186,27 @@ export class Pull {
         tracker.settle(clock.nowMs());
         if (tracker.heardOut) break;
       }
+      // Taken before the follower ends: it takes its problems with it.
+      lastProblems = curator.problems.get();
       stop.abort();
     };
     await Promise.all([listen(), limit()]);
     if (tracker.heardOut || signal.aborted) return;
+    const reasons = [
+      "no full picture has come from a Curator",
+      ...lastProblems.map(({ message }) => message),
+    ];
     throw new ClusternetError(
-      `Cannot see the whole mesh within ${timeoutMs / 1000} s: no full picture has come from a Curator`,
-      { exit: exitStatus.temporary },
+      `Cannot see the whole mesh within ${timeoutMs / 1000} s: ${reasons.join("; ")}`,
+      {
+        exit: exitStatus.temporary,
+      },
     );
+  }
+
+  /** The newest mesh, whether or not it is applied: who is behind a peer of the interface. */
+  get mesh(): Mesh {
+    return { peers: this.wanted().wanted.peers };
   }
 
   /** The kernel told of a change that may concern us: the host is read and compared at once. */
@@ -291,7 +305,9 @@ export class Pull {
     problems.replace("mesh", meshProblems);
     const file = await this.#writeFile(text);
     if (signal.aborted) return;
-    const result = await host.apply({ ...wanted, configWritten: file === "written" });
+    const result = await host.apply({ ...wanted, configWritten: file === "written" }, signal);
+    // What was cut short because the agent stops is nobody's problem.
+    if (signal.aborted) return;
     problems.replace("host", result.problems);
     if (result.seen !== undefined) this.#seen = result.seen;
     if (result.done.length > 0) {

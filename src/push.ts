@@ -77,6 +77,7 @@ export class Push {
   #removed = false;
   #accepted: { readonly key: string; readonly sight: Sight; readonly atMs: number } | undefined;
   #reported: string | undefined;
+  #reportedAtMs = 0;
   #reporting: boolean;
   #missingStatusSinceMs: number | undefined;
   #reversalsMs: readonly number[] = [];
@@ -137,9 +138,11 @@ export class Push {
     const { externalAddress, claim } = own.get();
     this.#forgetReversals();
     try {
+      const sight: Sight = { stream: pull.get().stream, node: pull.get().selfNode };
+      if (this.#isAddressReplaced(externalAddress, sight) && this.#mayReverse(sight))
+        this.#reported = undefined;
       if (this.#mustWaitToReport(externalAddress)) return;
       await this.#reportIfDue(connection, externalAddress, signal);
-      const sight: Sight = { stream: pull.get().stream, node: pull.get().selfNode };
       if (this.#isDue(claim.announcement, sight))
         await this.#announce(connection, claim.announcement, sight, signal);
       this.#backoff.reset();
@@ -149,9 +152,14 @@ export class Push {
       problems.replace("push", []);
     } catch (error) {
       if (signal.aborted) return;
+      const wasReporting = this.#reporting;
       this.#refused(error);
       this.#removed = isRemoved(error);
-      this.#retryAtMs = clock.nowMs() + (this.#removed ? this.#removedBackoff : this.#backoff).next();
+      const waitMs = (this.#removed ? this.#removedBackoff : this.#backoff).next();
+      // Not some backoff later than a status that has been missing for long enough is to be reported.
+      const latestMs = this.#reporting ? Infinity : Math.max(this.#statusDueMs, clock.nowMs());
+      this.#retryAtMs =
+        this.#reporting && !wasReporting ? clock.nowMs() : Math.min(clock.nowMs() + waitMs, latestMs);
     }
   }
 
@@ -162,6 +170,19 @@ export class Push {
   #mustWaitToReport(externalAddress: Address | undefined): boolean {
     const { heardOut, selfStatus } = this.#parts.pull.get();
     return this.#isReportDue(externalAddress) && !heardOut && selfStatus === undefined;
+  }
+
+  /** The picture shows another address than the one that was reported: somebody else reports for this node. */
+  #isAddressReplaced(externalAddress: Address | undefined, { node }: Sight): boolean {
+    const shown = node?.externalAddress ?? "";
+    return (
+      this.#reporting &&
+      this.#parts.pull.get().heardOut &&
+      this.#reported === externalAddress?.text &&
+      shown !== "" &&
+      shown !== this.#reported &&
+      this.#parts.clock.nowMs() >= this.#reportedAtMs + sightMs
+    );
   }
 
   #isReportDue(externalAddress: Address | undefined): externalAddress is Address {
@@ -186,6 +207,7 @@ export class Push {
       signal,
     );
     this.#reported = externalAddress.text;
+    this.#reportedAtMs = clock.nowMs();
     log.info("Reported this node's status", { externalAddress: externalAddress.text });
   }
 
@@ -276,8 +298,12 @@ export class Push {
     // The Curator has no status of this node, whatever was reported before.
     this.#reported = undefined;
     this.#missingStatusSinceMs ??= clock.nowMs();
-    const missingMs = clock.nowMs() - this.#missingStatusSinceMs;
-    if (this.#settings.reportStatus === "auto" && missingMs >= missingStatusMs) this.#reporting = true;
+    if (this.#settings.reportStatus === "auto" && clock.nowMs() >= this.#statusDueMs) this.#reporting = true;
+  }
+
+  /** When `auto` reports the status itself, if the Curator goes on missing it. */
+  get #statusDueMs(): number {
+    return (this.#missingStatusSinceMs ?? Infinity) + missingStatusMs;
   }
 }
 

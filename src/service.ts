@@ -216,7 +216,7 @@ export class Service {
     const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
     this.#log.redact(key.reveal());
     const file = new MeshFile(this.#path("conf"));
-    const last = await file.read(key.publicKey);
+    const last = await file.read(key.publicKey, { closeToOthers: false });
     const memory = await this.#remember({ write: false });
     const host = this.#createHost(run, last, memory);
     const { pull, own } = await this.#wire(run, key, host, file, last);
@@ -265,7 +265,7 @@ export class Service {
       ...(state?.sourceAt === undefined ? {} : { sourceAt: state.sourceAt }),
       interfaceName: this.#interfaceName,
       ...(seen?.interface === undefined ? {} : { interface: seen.interface }),
-      mesh: state?.mesh ?? { peers: [] },
+      mesh: session?.pull.mesh ?? { peers: [] },
       listenPort: this.#listenPort,
       problems: this.#problems.current(),
       now: this.#clock.wallTime(),
@@ -368,7 +368,7 @@ export class Service {
   /** What earlier runs have left to remember; the Curators among it are tried from here on. */
   async #remember({ write }: { readonly write: boolean }): Promise<AgentMemory> {
     const file = new StateFile(this.#path("state"), await readBootId());
-    const state = await file.read(this.#log);
+    const state = await file.read(this.#log, { closeToOthers: write });
     this.#options.curator.learn(
       state.learnedCurators.flatMap((text) => rememberedCurator(text, this.#clusterNets) ?? []),
     );

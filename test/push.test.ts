@@ -297,10 +297,9 @@ describe("Push", () => {
     run.curator.answers = Array.from({ length: 8 }, () => 9);
     run.connect();
     await until(() => run.curator.tries === 1);
-    await run.clock.advance(5000);
+    await run.clock.advance(9900);
     expect(run.curator.reports).toEqual([]);
-    for (let turns = 0; turns < 100 && run.curator.reports.length === 0; turns++)
-      await run.clock.advance(1000);
+    await run.clock.advance(200);
     expect(run.curator.reports.map(({ externalAddress }) => externalAddress.text)).toEqual(["192.0.2.1"]);
     await run.end();
   });
@@ -318,6 +317,24 @@ describe("Push", () => {
       ["192.0.2.1", new Uint8Array([1, 2])],
       ["192.0.2.7", new Uint8Array([1, 2])],
     ]);
+    await run.end();
+  });
+
+  test("reports again when the picture shows another machine's address, and says that it is contested", async () => {
+    const run = start("on");
+    run.pull.set({ ...run.pull.get(), heardOut: true });
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    for (let round = 0; round < 6; round++) {
+      await run.clock.advance(2000);
+      const stolen = { ...seen("192.0.2.1/32", "10.192.1.0/24"), externalAddress: `192.0.2.${round + 100}` };
+      run.pull.set({ ...run.pull.get(), selfNode: stolen });
+      await run.clock.advance(2000);
+    }
+    expect(run.curator.reports.map(({ externalAddress }) => externalAddress.text)).toEqual(
+      Array.from({ length: 4 }, () => "192.0.2.1"),
+    );
+    expect(run.kinds()).toEqual(["announce-contested"]);
     await run.end();
   });
 
