@@ -7,7 +7,7 @@
 import { Command, CommanderError, Option } from "commander";
 import { UsageError, exitStatus, type ExitStatus } from "./errors.ts";
 import type { CommandContext } from "./commands/context.ts";
-import type { NodeCommandOptions } from "./commands/node.ts";
+import type { NodeCommandOptions, NodeListOptions } from "./commands/node.ts";
 import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
 import type { NodeId } from "./core/node.ts";
 import { quote } from "./core/problem.ts";
@@ -19,6 +19,7 @@ import {
   curatorFlags,
   curatorVariables,
   nodeFlags,
+  nodeListFlags,
   pkiInitFlags,
   pkiIssueFlags,
   placeFlags,
@@ -35,6 +36,7 @@ import {
   type StatusSettings,
   parseCuratorSettings,
   parseNodeArgument,
+  parseNodeListSettings,
   parseNodeSettings,
   parsePkiArgument,
   parsePkiInitSettings,
@@ -56,7 +58,7 @@ export type Invocation =
   | { readonly command: "status"; readonly settings: StatusSettings }
   | { readonly command: "pubkey"; readonly settings: PlaceSettings }
   | { readonly command: "curator"; readonly settings: CuratorSettings }
-  | { readonly command: "node list"; readonly options: NodeCommandOptions }
+  | { readonly command: "node list"; readonly options: NodeListOptions }
   | {
       readonly command: "node remove" | "node allow";
       readonly options: NodeCommandOptions;
@@ -174,9 +176,9 @@ const nodeCommands: readonly CommandSpec[] = [
   {
     name: "list",
     about: "print every node",
-    flags: nodeFlags,
+    flags: nodeListFlags,
     variables: curatorVariables,
-    parse: (given) => ({ command: "node list", options: parseNodeSettings(given) }),
+    parse: (given) => ({ command: "node list", options: parseNodeListSettings(given) }),
   },
   {
     name: "remove",
@@ -269,7 +271,7 @@ function quiet(command: Command, show: (text: string) => void): Command {
   return (
     command
       .helpCommand(false)
-      .helpOption("--help", "print this help")
+      .helpOption("-h, --help", "print this help")
       // Defaults and variables stand in the descriptions already.
       .configureHelp({ optionDescription: (option) => option.description })
       .configureOutput({

@@ -190,6 +190,11 @@ export const curatorFlags: readonly FlagSpec[] = [
 
 export const nodeFlags: readonly FlagSpec[] = [curatorDataDir];
 
+export const nodeListFlags: readonly FlagSpec[] = [
+  ...nodeFlags,
+  { name: "json", about: "one JSON array, for programs" },
+];
+
 const caDir: FlagSpec = {
   name: "ca-dir",
   value: "DIR",

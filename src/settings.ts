@@ -9,7 +9,7 @@
 import { join, resolve } from "node:path";
 import * as v from "valibot";
 import type { CuratorOptions } from "./commands/curator.ts";
-import type { NodeCommandOptions } from "./commands/node.ts";
+import type { NodeCommandOptions, NodeListOptions } from "./commands/node.ts";
 import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
 import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
 import {
@@ -324,6 +324,8 @@ const pkiIssueSchema = v.object({ ...pkiInitSchema.entries, out: v.optional(text
 
 const nodeSchema = v.object({ "data-dir": curatorSchema.entries["data-dir"] });
 
+const nodeListSchema = v.object({ ...nodeSchema.entries, json: switchEntry });
+
 /** Flags of one command by its schema; the schema's arrays are the repeatable ones. Throws UsageError. */
 function parseFlags<S extends v.ObjectSchema<v.ObjectEntries, undefined>>(
   schema: S,
@@ -364,7 +366,13 @@ export function parseStatusSettings(given: GivenFlags): StatusSettings {
   return { ...placeOf(flags), json: flags.json, check: flags.check };
 }
 
-/** Options of `node list`, `node remove` and `node allow`. Throws UsageError. */
+/** Options of `node list`. Throws UsageError. */
+export function parseNodeListSettings(given: GivenFlags): NodeListOptions {
+  const { "data-dir": dataDir, json } = parseFlags(nodeListSchema, given);
+  return { dataDir, json };
+}
+
+/** Options of `node remove` and `node allow`. Throws UsageError. */
 export function parseNodeSettings(given: GivenFlags): NodeCommandOptions {
   return { dataDir: parseFlags(nodeSchema, given)["data-dir"] };
 }

@@ -5,6 +5,7 @@ import { ClusternetError, UsageError } from "../src/errors.ts";
 import {
   curatorFlags,
   nodeFlags,
+  nodeListFlags,
   pkiInitFlags,
   pkiIssueFlags,
   placeFlags,
@@ -58,7 +59,8 @@ test.each<{ argv: string; environment?: Environment; want: unknown }>([
       settings: { dataDirectory: "/e", interfaceName: "m", json: false, check: true },
     },
   },
-  { argv: "node list", want: { command: "node list", options: curatorData } },
+  { argv: "node list", want: { command: "node list", options: { ...curatorData, json: false } } },
+  { argv: "node list --json", want: { command: "node list", options: { ...curatorData, json: true } } },
   {
     argv: "node remove b",
     environment: { CLUSTERNET_CURATOR_DATA_DIR: "/c", CLUSTERNET_DATA_DIR: "/e" },
@@ -262,7 +264,7 @@ test.each([
   { command: ["status"], flags: statusFlags, variables: "CLUSTERNET_" },
   { command: ["pubkey"], flags: placeFlags, variables: "CLUSTERNET_" },
   { command: ["curator"], flags: curatorFlags, variables: "CLUSTERNET_CURATOR_" },
-  { command: ["node", "list"], flags: nodeFlags, variables: "CLUSTERNET_CURATOR_" },
+  { command: ["node", "list"], flags: nodeListFlags, variables: "CLUSTERNET_CURATOR_" },
   { command: ["node", "remove"], flags: nodeFlags, variables: "CLUSTERNET_CURATOR_" },
   { command: ["node", "allow"], flags: nodeFlags, variables: "CLUSTERNET_CURATOR_" },
   { command: ["pki", "init"], flags: pkiInitFlags, variables: "CLUSTERNET_" },

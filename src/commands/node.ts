@@ -11,8 +11,11 @@ import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
 export interface NodeCommandOptions {
   /** The Curator's data directory; default as for `clusternet curator`. */
   readonly dataDir: string;
-  /** Only `node list`: one JSON array instead of a table. */
-  readonly json?: boolean;
+}
+
+export interface NodeListOptions extends NodeCommandOptions {
+  /** One JSON array instead of a table. */
+  readonly json: boolean;
 }
 
 /** What a command gets from `main` besides its options. */
@@ -23,11 +26,11 @@ export interface NodeCommandContext {
 
 /** Prints every member and every removed node. Throws ClusternetError, exit 69 when no Curator runs. */
 export async function nodeList(
-  { dataDir, json }: NodeCommandOptions,
+  { dataDir, json }: NodeListOptions,
   { stdout }: NodeCommandContext,
 ): Promise<ExitStatus> {
   const nodes = await readNodes(dataDir);
-  stdout(json === true ? `${JSON.stringify(nodes, undefined, 2)}\n` : renderNodeTable(nodes, Date.now()));
+  stdout(json ? `${JSON.stringify(nodes, undefined, 2)}\n` : renderNodeTable(nodes, Date.now()));
   return exitStatus.ok;
 }
 
@@ -75,7 +78,10 @@ function unknownNode(verb: "remove" | "allow", id: string): SettingsError {
   });
 }
 
-/** The table of `node list`: a line a node, columns as wide as they must be. */
+/** As many prefixes of a node as the table shows; one node with a thousand would pad the line of every other. */
+const shownPrefixes = 3;
+
+/** The table of `node list`: a line a node, columns as wide as they must be, of many prefixes the first and a count. */
 export function renderNodeTable(nodes: readonly ListedNode[], nowMs: number): string {
   if (nodes.length === 0) return "No nodes: none has reported its status to this Curator yet\n";
   const rows = [
@@ -85,7 +91,7 @@ export function renderNodeTable(nodes: readonly ListedNode[], nowMs: number): st
       node.state,
       node.externalAddress ?? "-",
       node.publicKey ?? "-",
-      node.prefixes.length === 0 ? "-" : node.prefixes.join(","),
+      renderPrefixes(node.prefixes),
       node.lastReportAt === null ? "-" : `${renderAge(nowMs - Date.parse(node.lastReportAt))} ago`,
     ]),
   ];
@@ -99,6 +105,14 @@ export function renderNodeTable(nodes: readonly ListedNode[], nowMs: number): st
           .trimEnd()}\n`,
     )
     .join("");
+}
+
+/** One word, so that the columns can be told apart by the spaces between them. */
+function renderPrefixes(prefixes: readonly string[]): string {
+  if (prefixes.length === 0) return "-";
+  const more = prefixes.length - shownPrefixes;
+  const shown = prefixes.slice(0, shownPrefixes).join(",");
+  return more > 0 ? `${shown},+${more}` : shown;
 }
 
 /** A time span in its two largest units. A clock that was set back gives 0s, not a negative age. */

@@ -33,10 +33,10 @@ export function removedRefusal(id: string): Refusal {
   };
 }
 
-/** The command as an operator may copy it: an ID can hold any character that a shell makes something of. */
+/** The command as an operator may copy it: an ID can hold what a shell, or the command, makes something of. */
 export function nodeCommand(verb: "remove" | "allow", id: string): string {
   const word = /^[\w.-]+$/.test(id) ? id : `'${id.replaceAll("'", String.raw`'\''`)}'`;
-  return `clusternet node ${verb} ${word}`;
+  return `clusternet node ${verb} ${id.startsWith("-") ? `-- ${word}` : word}`;
 }
 
 /** Something that passes by itself: stopping, or a store that cannot be written. */
