@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { Lab, type Machine } from "../lab/lab.ts";
+import { Ping } from "../lab/ping.ts";
 import { processesOf, removeOrphanedLabs } from "../lab/remains.ts";
 import { waitFor } from "../lab/wait.ts";
 
@@ -98,6 +99,19 @@ describe("lab", () => {
     expect(result.received).toBe(result.sent - result.lost);
     expect(result.maxMs).toBeGreaterThan(100);
     expect(result.lostNumbers).toContain(1);
+  });
+
+  test("processes of a ping never take each other's replies, and what ping complains of is in its result", async () => {
+    const identifiers: (string | undefined)[] = [];
+    const ping = new Ping("198.51.100.1", { rate: 200 }, (argv, onLine) => {
+      identifiers.push(argv[argv.indexOf("-e") + 1]);
+      return a.pod.spawn(argv, { onLine });
+    });
+    expect([identifiers.length, new Set(identifiers).size]).toEqual([4, 4]);
+    await ping.sent(16, 20_000);
+    const result = await ping.stop();
+    expect([result.received, result.lost]).toEqual([0, result.sent]);
+    expect(result.complaints).toContain("From 169.254.1.1 icmp_seq=1 Destination Net Unreachable");
   });
 
   test("an isolated machine reaches nobody, and everybody again after restore", async () => {

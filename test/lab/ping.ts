@@ -4,6 +4,9 @@
  * WireGuard queues packets while it handshakes, so a cut in the mesh can show as replies that are late
  * rather than missing: a reply later than `lateMs` therefore counts as lost. Sequence numbers are compared
  * with the number of packets that ping says it sent; the packets in flight at `stop` are waited for.
+ *
+ * What is late is said by the times that ping and the kernel put on the packets, never by this process, which may
+ * stand still on a busy machine.
  */
 import { readFileSync } from "node:fs";
 import type { LabProcess, Line } from "./process.ts";
@@ -30,6 +33,8 @@ export interface PingResult {
   readonly maxMs: number;
   /** Which of the first lost packets: the nth of its process (see `maxRate`). */
   readonly lostNumbers: readonly number[];
+  /** What ping says besides the replies: ICMP errors, and what it wrote on standard error. */
+  readonly complaints: readonly string[];
 }
 
 /** Starts a program in the namespace that pings, and hands every line of it to `onLine`. */
@@ -37,6 +42,12 @@ export type StartPing = (argv: readonly string[], onLine: (line: Line) => void) 
 
 /** How many lost packets a result names. */
 const namedLosses = 20;
+
+/**
+ * How much longer than the late limit `stop` waits for any packet at all: a mesh that is cut gives none, one on a
+ * machine that stood still does.
+ */
+const silentLimitMs = 2_000;
 
 /** How long ping may take to print its count after it was asked. */
 const countLimitMs = 5_000;
@@ -47,6 +58,12 @@ const countLimitMs = 5_000;
  */
 const maxRate = 50;
 
+/**
+ * Ping's own send buffer holds six packets. One that waits for room there when it is asked for its count (a signal)
+ * is not sent, yet counted as sent without a word, as for every failure to send.
+ */
+const sendBufferBytes = 262_144;
+
 export class Ping {
   readonly #lateMs: number;
   readonly #streams: readonly Stream[];
@@ -56,9 +73,18 @@ export class Ping {
     const rate = options.rate ?? 200;
     const count = Math.ceil(rate / maxRate);
     const source = options.source === undefined ? [] : ["-I", options.source];
-    const argv = ["ping", "-n", "-i", String(count / rate), ...source, target];
+    const intervalSeconds = count / rate;
+    // Each process has a raw socket and gets the replies to all: with one identifier (ping takes a random one of 16
+    // bits) two of them would take the other's replies for their own, which hides losses.
+    const [first = 0] = crypto.getRandomValues(new Uint16Array(1));
     // Their packets take turns, so that no gap is longer than the rate says.
-    this.#streams = Array.from({ length: count }, (_, index) => new Stream(argv, index / rate, start));
+    this.#streams = Array.from({ length: count }, (_, index) => {
+      const identifier = 1 + ((first + index) % 65_535);
+      const numbers = { "-e": identifier, "-i": intervalSeconds, "-S": sendBufferBytes };
+      const argv = ["ping", "-n", ...Object.entries(numbers).flatMap(([flag, n]) => [flag, String(n)])];
+      argv.push(...source, target);
+      return new Stream({ argv, delaySeconds: index / rate, intervalMs: intervalSeconds * 1_000 }, start);
+    });
   }
 
   /** Waits until that many packets were sent since the start. */
@@ -70,7 +96,7 @@ export class Ping {
     });
   }
 
-  /** Ends the ping, after waiting (at most the late limit) for the replies to what was sent before the call. */
+  /** Ends the ping, after waiting for the replies to what was sent before the call, late ones too. */
   async stop(): Promise<PingResult> {
     const outcomes = await Promise.all(this.#streams.map((stream) => stream.stop(this.#lateMs)));
     const sum = (of: (outcome: Outcome) => number): number =>
@@ -87,6 +113,7 @@ export class Ping {
         .flatMap(({ lostNumbers }) => lostNumbers)
         .toSorted((a, b) => a - b)
         .slice(0, namedLosses),
+      complaints: outcomes.flatMap(({ complaints }) => complaints),
     };
   }
 
@@ -101,6 +128,7 @@ interface Outcome {
   readonly late: number;
   readonly maxMs: number;
   readonly lostNumbers: readonly number[];
+  readonly complaints: readonly string[];
 }
 
 /** One process of ping. */
@@ -108,11 +136,21 @@ class Stream {
   readonly #process: LabProcess;
   /** Round trip in ms by sequence number. */
   readonly #replies = new Map<number, number>();
+  readonly #intervalMs: number;
+  readonly #complaints: string[] = [];
   #highest = 0;
   #sent = 0;
   #counts = 0;
 
-  constructor(argv: readonly string[], delaySeconds: number, start: StartPing) {
+  constructor(
+    {
+      argv,
+      delaySeconds,
+      intervalMs,
+    }: { readonly argv: readonly string[]; readonly delaySeconds: number; readonly intervalMs: number },
+    start: StartPing,
+  ) {
+    this.#intervalMs = intervalMs;
     const later = ["sh", "-c", 'sleep "$0"; exec "$@"', String(delaySeconds)];
     this.#process = start([...later, ...argv], (line) => this.#take(line));
   }
@@ -136,8 +174,13 @@ class Stream {
 
   async stop(lateMs: number): Promise<Outcome> {
     const sent = await this.count();
+    // When the reply to a packet that was sent so much later is there, what is still missing is lost, or late.
+    const tooLate = sent + Math.ceil(lateMs / this.#intervalMs) + 1;
     try {
-      await waitFor(() => this.#missing(sent).length === 0, { limitMs: lateMs, what: "stragglers" });
+      await waitFor(() => this.#highest >= tooLate || this.#missing(sent).length === 0, {
+        limitMs: lateMs + silentLimitMs,
+        what: "stragglers",
+      });
     } catch {
       // What has not come by now is lost, and counted as such below.
     }
@@ -150,6 +193,7 @@ class Stream {
       late: late.length,
       maxMs: times.reduce((max, [, ms]) => Math.max(max, ms), 0),
       lostNumbers: [...this.#missing(sent), ...late.map(([number]) => number)],
+      complaints: this.#complaints,
     };
   }
 
@@ -161,6 +205,7 @@ class Stream {
 
   #take({ stream, text }: Line): void {
     if (stream === "stdout") {
+      if (text.startsWith("From ")) this.#complaints.push(text);
       const [, number, ms] = /icmp_seq=(\d+) .*time=([\d.]+) ms/.exec(text) ?? [];
       if (number === undefined || ms === undefined) return;
       const full = this.#unwrap(Number(number));
@@ -170,7 +215,10 @@ class Stream {
       return;
     }
     const [, sent] = /\d+\/(\d+) packets/.exec(text) ?? [];
-    if (sent === undefined) return;
+    if (sent === undefined) {
+      this.#complaints.push(text);
+      return;
+    }
     this.#sent = Number(sent);
     this.#counts++;
   }

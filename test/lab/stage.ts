@@ -189,10 +189,13 @@ export function paperNode(
 export async function finishPing(
   ping: Ping,
   count: number = pings,
-): Promise<Pick<PingResult, "lost" | "lostNumbers">> {
+): Promise<Pick<PingResult, "lost" | "lostNumbers"> & { readonly how?: string }> {
   await ping.sent(count, (count / 200) * 1_000 * 4 + soonMs);
-  const { lost, lostNumbers } = await ping.stop();
-  return { lost, lostNumbers };
+  const { lost, lostNumbers, sent, late, maxMs, complaints } = await ping.stop();
+  if (lost === 0) return { lost, lostNumbers };
+  // For who reads of the failed test.
+  const how = `${late} of ${lost} late, slowest ${maxMs} ms, ${sent} sent; ping said: ${complaints.slice(0, 5).join("; ")}`;
+  return { lost, lostNumbers, how };
 }
 
 /** What `finishPing` gives of a mesh that worked all the time. */
