@@ -34,6 +34,8 @@ const minApplyIntervalMs = 100;
  * keep the processor of a large mesh's every machine busy.
  */
 const maxRestMs = 5_000;
+/** While something fails a hint is followed no sooner than this after the last turn: C4.12 wants drift mended in 2 s. */
+const failingHintMs = 1_500;
 /** So many changed peers are logged singly in a minute; of a cluster in which nodes change all the time the rest is counted. */
 const loggedSingly = 60;
 const loggedWindowMs = 60_000;
@@ -212,6 +214,10 @@ export class Pull {
   /** The kernel told of a change that may concern us: the host is read and compared at once. */
   hint(): void {
     this.#parts.host.invalidate();
+    // What fails makes hints of its own (a link that comes and goes again): they must not take the place of the backoff.
+    if (this.#retryAtMs !== undefined) {
+      this.#nextTurnMs = Math.max(this.#nextTurnMs, this.#lastTurnMs + failingHintMs);
+    }
     this.#bell.poke();
   }
 

@@ -60,6 +60,10 @@ export async function fetchStatus(path: string, timeoutMs: number): Promise<Fetc
     if (error instanceof DOMException && error.name === "TimeoutError") {
       return { kind: "silent", reason: `it did not answer within ${timeoutMs / 1000} s` };
     }
+    // Bun's own text asks for a typo in the URL.
+    if (isSystemError(error, "EACCES") || isSystemError(error, "EPERM")) {
+      return { kind: "silent", reason: "permission denied; run this as root" };
+    }
     const reason = error instanceof SyntaxError ? "its answer is not JSON" : messageOf(error);
     return { kind: "silent", reason };
   }

@@ -12,7 +12,7 @@ import type { PublicKey } from "../core/key.ts";
 import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { type Problem, quote } from "../core/problem.ts";
-import { ClusternetError, type ExitStatus, describeError, exitStatus } from "../errors.ts";
+import { ClusternetError, type ExitStatus, describeInLine, exitStatus } from "../errors.ts";
 import { createRunCommand, type RunCommand } from "../host/command.ts";
 import { socketPath } from "../host/files.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
@@ -71,7 +71,7 @@ export async function readStatus(
       return await read;
     } catch (error) {
       if (!(error instanceof ClusternetError)) throw error;
-      problems.push({ kind, message: describeError(error) });
+      problems.push({ kind, message: describeInLine(error) });
       return undefined;
     }
   };

@@ -114,7 +114,7 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     }
     if (!okCodes.includes(result.exitCode)) {
       // What is among the arguments is no secret: `wg` may name the public key that it was given.
-      const stderr = redactKeys(result.stderr.slice(0, shownStderrCharacters), new Set(argv)).trim();
+      const stderr = redactKeys(lastWords(result.stderr), new Set(argv)).trim();
       throw new CommandError(
         `Cannot run "${renderArgv(argv)}": exit code ${result.exitCode}${stderr === "" ? "" : `: ${stderr.replaceAll("\n", "; ")}`}`,
         { argv, exitCode: result.exitCode, stderr },
@@ -122,6 +122,16 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     }
     return result.stdout;
   };
+}
+
+/** The end of what a program said, where the reason stands: without the boxes that wireguard-go draws around advice. */
+function lastWords(stderr: string): string {
+  return stderr
+    .split("\n")
+    .filter((line) => !/^[\u2500-\u257f]/.test(line.trim()))
+    .join("\n")
+    .trim()
+    .slice(-shownStderrCharacters);
 }
 
 /** How long a program may run. */
@@ -279,6 +289,8 @@ export function createFollowCommand(options: { readonly path?: string } = {}): F
       stdin: "ignore",
       stdout: "pipe",
       stderr: "ignore",
+      // Ctrl-C is meant for this program, which then ends the other one.
+      detached: true,
     });
     const reader = child.stdout.getReader();
     const end = (): void => {

@@ -66,7 +66,10 @@ async function readKey(path: string, closeToOthers: boolean): Promise<KeyFile | 
   } catch (error) {
     throw new SettingsError(`Cannot use private key ${quote(path)}: ${messageOf(error)}`, {
       cause: error,
-      hint: "Put the right key back, or remove the file to get a new key: other nodes will see this node's public key change",
+      // Somebody who may not read the key must not be told to remove it.
+      hint: isForbidden(error)
+        ? "Run this as root, or as the user who owns the file"
+        : "Put the right key back, or remove the file to get a new key: other nodes will see this node's public key change",
     });
   }
 }
@@ -93,4 +96,9 @@ async function makeKeyFile(path: string, key: PrivateKey): Promise<boolean> {
     }
     throw new ClusternetError(message, { cause, hint: "Make room; no key was written" });
   }
+}
+
+function isForbidden(error: unknown): boolean {
+  const cause = error instanceof ClusternetError ? error.cause : error;
+  return [error, cause].some((each) => isSystemError(each, "EACCES") || isSystemError(each, "EPERM"));
 }

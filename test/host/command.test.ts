@@ -218,6 +218,13 @@ describe("follow()", () => {
     expect(await isRunning(Number(seen[0]))).toBe(false);
   });
 
+  test("says the last words of a program, without the box that wireguard-go draws around its advice", async () => {
+    const box = "┌────┐\n│ Running wireguard-go is not required │\n└────┘";
+    const said = `${box}\nERROR: UAPI listen error: unix socket in use\n`;
+    const error = await failureOf(run(["sh", "-c", 'printf %s "$1" >&2; exit 1', "sh", said]));
+    expect(error.stderr).toBe("ERROR: UAPI listen error: unix socket in use");
+  });
+
   test("follows also where setpriv is busybox's, which knows no --pdeathsig", async () => {
     await withDirectory(async (directory) => {
       await Bun.write(join(directory, "setpriv"), "#!/bin/sh\necho unrecognized option >&2\nexit 1\n");
