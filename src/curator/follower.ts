@@ -138,7 +138,7 @@ class Follower implements CuratorFollower {
       if (signal.aborted) return;
       const removed = failures.some((each) => isRemoved(each.error));
       if (served?.isSteady === true) usual.reset();
-      if (served?.isSteady === true) rare.reset();
+      if (served?.broughtEvent === true) rare.reset();
       const others = failures.filter(({ error }) => !isRemoved(error) && !isUntrusted(error));
       this.#tell({
         ...(removed && { removed: removedProblem(this.#settings.self), unreachable: undefined }),

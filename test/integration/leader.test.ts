@@ -151,6 +151,46 @@ describe("the leader", () => {
       await agent.kill();
     }
   }, 120_000);
+
+  test("must prove to be the node that was named, and is taken when it does", async () => {
+    const trust = await LabTrust.create(lab);
+    const directory = await lab.directory();
+    const credentials = (id: string) => trust.issue(id, join(directory, id));
+    await using asked = await scriptedCurator(lab, "tls-asked", await credentials("asked"));
+    await using leader = await scriptedCurator(lab, "tls-leader", await credentials("leader"));
+    const named = (nodeId: string): FakeLeader => ({
+      nodeId,
+      host: leader.machine.address,
+      port: 7835,
+      thisNodeId: "asked",
+    });
+    await asked.call.refuseWatches(notLeading);
+    // A node of the cluster answers there, and another one than was named.
+    await asked.call.leader(named("another"));
+    await leader.call.put(node({ id: "a" }));
+    const agent = await Agent.start(await freshMachine(lab, "a"), {
+      curator: asked.address,
+      directory,
+      nodeId: "a",
+      trust,
+      pod: podOf(1).slice(0, 1),
+    });
+    try {
+      const refused = await agent.status(
+        ({ problems }) => problems.some(({ kind }) => kind === "curator-untrusted"),
+        2 * soonMs,
+      );
+      expect(refused.problems.find(({ kind }) => kind === "curator-untrusted")?.message).toMatch(
+        /^Cannot trust Curator .*"leader".*"another"/,
+      );
+      expect((await leader.call.seen()).streams).toEqual([]);
+      await asked.call.leader(named("leader"));
+      await follows(agent, leader, 15_000 + soonMs);
+      await agent.status(({ problems }) => problems.length === 0, soonMs);
+    } finally {
+      await agent.kill();
+    }
+  }, 90_000);
 });
 
 describe("Curators that the cluster names", () => {
