@@ -7,7 +7,7 @@
 import { logVerbosity, setLogVerbosity } from "@grpc/grpc-js";
 import { join, resolve } from "node:path";
 import { systemClock, type Clock } from "../async.ts";
-import { containsAddress, decodeAddress, parsePrefix, type Prefix } from "../core/prefix.ts";
+import type { Prefix } from "../core/prefix.ts";
 import { startAdminSocket } from "../curator-server/admin.ts";
 import {
   insecureTransport,
@@ -20,7 +20,7 @@ import type { Registry } from "../curator-server/registry.ts";
 import { openSqliteStore } from "../curator-server/sqlite-store.ts";
 import { MemoryStore } from "../curator-server/store.ts";
 import { tlsTransport } from "../curator-server/tls.ts";
-import { describeError, exitStatus, UsageError, type ExitStatus } from "../errors.ts";
+import { describeError, exitStatus, type ExitStatus } from "../errors.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
@@ -39,7 +39,7 @@ export interface CuratorOptions {
   readonly store: "sqlite" | "memory";
   /** One per address family at most, at least one. */
   readonly clusterNets: readonly Prefix[];
-  /** Absent: no TLS. */
+  /** Absent: no TLS. Where such a Curator may listen was settled with the flags. */
   readonly credentials?: CredentialFiles;
   readonly insecureAnywhere: boolean;
 }
@@ -55,7 +55,6 @@ export interface CuratorContext {
 /** Serves until `signal` aborts. Throws ClusternetError for what cannot be used. */
 export async function runCurator(options: CuratorOptions, context: CuratorContext): Promise<ExitStatus> {
   const { log, signal } = context;
-  requireLoopback(options);
   // grpc-js writes lines of its own on stderr; what matters of them reaches us as errors.
   setLogVerbosity(logVerbosity.NONE);
   const transport = await transportOf(options, log);
@@ -143,23 +142,6 @@ async function transportOf({ credentials }: CuratorOptions, log: RedactingLogger
   if (own.keyIsOpen) warnOfOpenKey(credentials, log);
   return tlsTransport(own);
 }
-
-function requireLoopback({ credentials, insecureAnywhere, listen }: CuratorOptions): void {
-  if (credentials === undefined && !insecureAnywhere && !isLoopback(listen.host)) {
-    throw new UsageError(
-      `Cannot listen on ${renderHostPort(listen)} with --insecure: expected an address in 127.0.0.0/8 or ::1`,
-      { hint: "Whoever reaches that port can be any node; --insecure-anywhere allows it" },
-    );
-  }
-}
-
-/** Written as a loopback address; a name may mean anything tomorrow. */
-function isLoopback(host: string): boolean {
-  const address = decodeAddress(host);
-  return "text" in address && loopbacks.some((network) => containsAddress(network, address));
-}
-
-const loopbacks = [parsePrefix("127.0.0.0/8"), parsePrefix("::1/128")];
 
 function warnOfWhatIsMissing({ credentials, store, insecureAnywhere }: CuratorOptions, log: Logger): void {
   if (credentials === undefined) {
