@@ -1,5 +1,5 @@
 /**
- * The cluster as this Curator knows it: members, keys ever used, removed nodes.
+ * The cluster as this Curator knows it: members, keys that were used, removed nodes.
  *
  * Requests that arrive together are judged one after the other, each seeing the ones before, and stored by one
  * commit: a sync of the disk serves them all. Only after that commit does a watcher see a change or a caller its
@@ -52,12 +52,21 @@ interface Move {
   readonly to: readonly string[];
 }
 
+/**
+ * So many keys that a node no longer uses are kept from others; then the oldest is forgotten. Refusing instead would
+ * end, one day, a rotation that has gone well for years; without a limit one node could fill memory and disk. Whoever
+ * flushes its keys by changing them all the time gives away its own old ones and nobody else's.
+ */
+export const maxFormerKeys = 64;
+
 export class Registry {
   /** Whoever watches is served from here. */
   readonly fanOut: FanOut;
   readonly #settings: RegistrySettings;
   readonly #nodes = new Map<NodeId, StoredNode>();
   readonly #keys: Map<string, NodeId>;
+  /** The same by node, the oldest first. */
+  readonly #keysOf = new Map<NodeId, Set<string>>();
   readonly #removed: Set<NodeId>;
   readonly #index = new PrefixIndex();
   readonly #rules: AdmissionRules;
@@ -70,6 +79,8 @@ export class Registry {
     this.#settings = settings;
     const { nodes, keys, removed } = settings.store.load();
     this.#keys = new Map(keys);
+    for (const [publicKey, id] of keys)
+      this.#keysOf.set(id, (this.#keysOf.get(id) ?? new Set()).add(publicKey));
     this.#removed = new Set(removed);
     for (const node of nodes) {
       this.#nodes.set(node.id, node);
@@ -137,7 +148,7 @@ export class Registry {
       const { publicKey } = admitted;
       const prefixes = admitted.prefixes.map(({ text }) => text);
       if (before.publicKey === publicKey && sameTexts(before.prefixes, prefixes)) return undefined;
-      this.#useKey(turn, publicKey, caller);
+      if (before.publicKey !== publicKey) this.#useKey(turn, publicKey, caller);
       this.#move(turn, caller, { from: before.prefixes, to: prefixes });
       this.#put(turn, { ...before, publicKey, prefixes });
       turn.effects.push(() => this.#logAnnouncement(before, { publicKey, prefixes }));
@@ -195,10 +206,26 @@ export class Registry {
   }
 
   #useKey(turn: Turn, publicKey: PublicKey, id: NodeId): void {
-    if (this.#keys.has(publicKey)) return;
+    const before = this.#keysOf.get(id) ?? new Set();
+    const now = new Set(before);
+    // A key that comes back is the newest again: the one in use is never forgotten.
+    now.delete(publicKey);
+    now.add(publicKey);
+    const forgotten = [...now].slice(0, Math.max(0, now.size - 1 - maxFormerKeys));
+    const isNew = !this.#keys.has(publicKey);
     this.#keys.set(publicKey, id);
-    turn.undo.push(() => this.#keys.delete(publicKey));
+    for (const key of forgotten) {
+      now.delete(key);
+      this.#keys.delete(key);
+    }
+    this.#keysOf.set(id, now);
+    turn.undo.push(() => {
+      this.#keysOf.set(id, before);
+      if (isNew) this.#keys.delete(publicKey);
+      for (const key of forgotten) this.#keys.set(key, id);
+    });
     turn.changes.push({ kind: "use-key", publicKey, id });
+    for (const key of forgotten) turn.changes.push({ kind: "forget-key", publicKey: key });
   }
 
   #move(turn: Turn, owner: NodeId, { from, to }: Move): void {
@@ -255,7 +282,10 @@ export class Registry {
   }
 
   #whole(): StoredState {
-    return { nodes: [...this.#nodes.values()], keys: this.#keys, removed: this.#removed };
+    // Not `#keys`, whose order a change that was taken back may have mixed up.
+    const keys = new Map<string, NodeId>();
+    for (const [id, ofNode] of this.#keysOf) for (const publicKey of ofNode) keys.set(publicKey, id);
+    return { nodes: [...this.#nodes.values()], keys, removed: this.#removed };
   }
 
   #logAnnouncement(before: StoredNode, now: Pick<StoredNode, "publicKey" | "prefixes">): void {

@@ -258,12 +258,13 @@ class OpenFile {
     const useKey = database.prepare<void, [string, string]>(
       "INSERT OR REPLACE INTO used_key (public_key, node_id) VALUES (?, ?)",
     );
+    const forgetKey = database.prepare<void, [string]>("DELETE FROM used_key WHERE public_key = ?");
     const dropNode = database.prepare<void, [string]>("DELETE FROM node WHERE id = ?");
     const addRemoved = database.prepare<void, [string]>(
       "INSERT OR REPLACE INTO removed_node (id) VALUES (?)",
     );
     const dropRemoved = database.prepare<void, [string]>("DELETE FROM removed_node WHERE id = ?");
-    this.#statements = [put, useKey, dropNode, addRemoved, dropRemoved];
+    this.#statements = [put, useKey, forgetKey, dropNode, addRemoved, dropRemoved];
     const carryOut = (changes: readonly StoredChange[]): void => {
       for (const change of changes) {
         switch (change.kind) {
@@ -273,7 +274,11 @@ class OpenFile {
             break;
           }
           case "use-key":
+            // Replacing gives the row a new place, at the end.
             useKey.run(change.publicKey, change.id);
+            break;
+          case "forget-key":
+            forgetKey.run(change.publicKey);
             break;
           case "remove":
             dropNode.run(change.id);
@@ -309,7 +314,7 @@ class OpenFile {
     return {
       nodes: this.#rows("SELECT * FROM node ORDER BY id").map(readNode),
       keys: new Map(
-        this.#rows("SELECT * FROM used_key").map((row) => {
+        this.#rows("SELECT * FROM used_key ORDER BY rowid").map((row) => {
           const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
           return [publicKey, readNodeId(id)];
         }),

@@ -24,14 +24,19 @@ export interface StoredNode {
 
 export interface StoredState {
   readonly nodes: readonly StoredNode[];
-  /** Every key that was ever announced, with its node. A key is never another node's, removed or not. */
+  /**
+   * Keys that were announced, with their nodes, of each node the oldest first. A key is never another node's, removed
+   * or not, as long as it is in here.
+   */
   readonly keys: ReadonlyMap<string, NodeId>;
   readonly removed: ReadonlySet<NodeId>;
 }
 
 export type StoredChange =
   | { readonly kind: "put"; readonly node: StoredNode }
+  /** From here on the node's newest key, whether it had it before or not. */
   | { readonly kind: "use-key"; readonly publicKey: string; readonly id: NodeId }
+  | { readonly kind: "forget-key"; readonly publicKey: string }
   /** Out of the members and never in again before it is allowed. */
   | { readonly kind: "remove"; readonly id: NodeId }
   | { readonly kind: "allow"; readonly id: NodeId };
@@ -70,7 +75,11 @@ export class MemoryStore implements NodeStore {
           this.#nodes.set(change.node.id, change.node);
           break;
         case "use-key":
+          this.#keys.delete(change.publicKey);
           this.#keys.set(change.publicKey, change.id);
+          break;
+        case "forget-key":
+          this.#keys.delete(change.publicKey);
           break;
         case "remove":
           this.#nodes.delete(change.id);

@@ -19,7 +19,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { NodeId } from "../../src/core/node.ts";
 import { openSqliteStore } from "../../src/curator-server/sqlite-store.ts";
-import type { StoredNode, StoredState } from "../../src/curator-server/store.ts";
+import type { StoredChange, StoredNode, StoredState } from "../../src/curator-server/store.ts";
 import { SettingsError } from "../../src/errors.ts";
 
 let directory: string;
@@ -48,6 +48,10 @@ function removeAll(): void {
 /** For stores whose file nobody takes away. */
 function unasked(): never {
   throw new Error("the whole state was asked for");
+}
+
+function use(publicKey: string): StoredChange {
+  return { kind: "use-key", publicKey, id: "a" as NodeId };
 }
 
 test("everything committed comes back, in a file that only its owner may read", () => {
@@ -79,6 +83,14 @@ test("everything committed comes back, in a file that only its owner may read", 
   });
   again.close();
   expect(statSync(path).mode & 0o777).toBe(0o600);
+});
+
+test("keys come back in the order in which they were used last, without those that were forgotten", () => {
+  const store = openSqliteStore(path);
+  store.commit([use("3"), use("1"), use("2"), use("4")], unasked);
+  store.commit([use("3"), { kind: "forget-key", publicKey: "1" }, use("5")], unasked);
+  expect([...store.load().keys.keys()]).toEqual(["2", "4", "3", "5"]);
+  store.close();
 });
 
 test("what was committed is there although the process never closed the file", () => {

@@ -7,6 +7,7 @@ import { connect, createServer, type Socket } from "node:net";
 import { createChannel } from "nice-grpc";
 import type { NodeId } from "../../src/core/node.ts";
 import { FanOut } from "../../src/curator-server/fan-out.ts";
+import { maxFormerKeys } from "../../src/curator-server/registry.ts";
 import { MemoryStore, type StoredNode } from "../../src/curator-server/store.ts";
 import { WatchEvent } from "../../src/gen/curator.ts";
 import { waitFor } from "../lab/wait.ts";
@@ -357,6 +358,36 @@ test("a refusal is logged once, however often an agent tries again, and again af
   await at.announce("a", keyOf(1), []);
   await at.announce("a", keyOf(1), ["10.1.0.0/16"]);
   expect(warnings.length).toBe(3);
+});
+
+test("of a node that changes its key for ever the newest former ones are kept from others, over a restart too", async () => {
+  const store = new MemoryStore();
+  const first = await startCluster({ store });
+  await first.report("a", "192.0.2.1");
+  const changes = 2 * maxFormerKeys;
+  for (let number = 0; number < changes; number++) {
+    expect(await first.announce("a", keyOf(number), [])).toBe("OK");
+    // One that comes back all the time is never an old one.
+    expect(await first.announce("a", keyOf(9_999), [])).toBe("OK");
+  }
+  await first.stop();
+  const at = await cluster({ store });
+  await at.report("a", "192.0.2.1");
+  await at.report("b", "192.0.2.2");
+  expect(await at.announce("a", keyOf(changes), [])).toBe("OK");
+  const oldest = changes - maxFormerKeys;
+  const answers = [0, oldest, oldest + 1, changes - 1, changes, 9_999].map(
+    async (number) => [number, await at.announce("b", keyOf(number), [])] as const,
+  );
+  expect(await Promise.all(answers)).toEqual([
+    [0, "OK"],
+    [oldest, "OK"],
+    [oldest + 1, "INVALID_ARGUMENT"],
+    [changes - 1, "INVALID_ARGUMENT"],
+    [changes, "INVALID_ARGUMENT"],
+    [9_999, "INVALID_ARGUMENT"],
+  ]);
+  expect(store.load().keys.size).toBe(1 + maxFormerKeys + 2);
 });
 
 test("a store that cannot be written: UNAVAILABLE, nothing changed, no event, and all well afterwards", async () => {
