@@ -8,7 +8,6 @@
  * What has to outlive this process, above all which loopback addresses are ours, is handed to a `HostMemory`
  * before the host is changed.
  */
-import { readFile } from "node:fs/promises";
 import type { Clock } from "../async.ts";
 import { foldStep } from "../core/host-fold.ts";
 import {
@@ -21,14 +20,15 @@ import {
   type WantedHost,
 } from "../core/host-plan.ts";
 import { announcedEndpoint } from "../core/host-state.ts";
-import { parsePrivateKey, type PublicKey } from "../core/key.ts";
+import type { PublicKey } from "../core/key.ts";
 import type { Address, Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
-import { parseWgConfig } from "../core/wg-config.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { applySteps, knowsPlusAllowedIps, portInUse, type Applied, type ApplyOptions } from "./apply.ts";
 import type { FollowCommand, RunCommand } from "./command.ts";
+import { readKeyFile } from "./key-file.ts";
+import { MeshFile } from "./mesh-file.ts";
 import { followHints } from "./monitor.ts";
 import { readHost } from "./read.ts";
 import { chooseImplementation, type Implementation } from "./wireguard-go.ts";
@@ -361,13 +361,23 @@ export class LinuxHost implements Host {
   async #checkFiles(step: Step, wanted: WantedHost): Promise<void> {
     const { keyFile, configFile } = this.#options;
     if (step.kind === "set-device" && step.key) {
-      const { publicKey } = parsePrivateKey(await readFile(keyFile, "utf8"));
-      if (publicKey !== wanted.publicKey) throw otherKey(keyFile);
+      const found = await readKeyFile(keyFile);
+      if (found === undefined)
+        throw new ClusternetError(`Cannot use ${quote(keyFile)}: there is no such file`);
+      if (found.key.publicKey !== wanted.publicKey) {
+        throw new ClusternetError(
+          `Cannot use ${quote(keyFile)}: its private key is not the one of this node`,
+        );
+      }
     }
     if (step.kind === "sync-conf") {
-      const config = parseWgConfig(await readFile(configFile, "utf8"));
-      if (config.privateKey.publicKey !== wanted.publicKey) throw otherKey(configFile);
-      if (config.nodes.length !== wanted.peers.length || config.listenPort !== wanted.listenPort) {
+      const found = await new MeshFile(configFile).read(wanted.publicKey, { closeToOthers: false });
+      if (found.kind === "unusable") throw new ClusternetError(textOf(found.problems));
+      if (
+        found.kind === "none" ||
+        found.nodes.length !== wanted.peers.length ||
+        found.listenPort !== wanted.listenPort
+      ) {
         throw new ClusternetError(
           `Cannot use ${quote(configFile)}: it holds another mesh than the one to apply`,
         );
@@ -542,8 +552,8 @@ function isSame(a: HostRemembers, b: HostRemembers): boolean {
   return key(a) === key(b);
 }
 
-function otherKey(file: string): ClusternetError {
-  return new ClusternetError(`Cannot use ${quote(file)}: its private key is not the one of this node`);
+function textOf(problems: readonly Problem[]): string {
+  return problems.map(({ message }) => message).join("; ");
 }
 
 function unreadable(error: unknown): Pick<ApplyResult, "complete" | "done" | "problems"> {

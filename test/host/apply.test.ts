@@ -3,7 +3,7 @@
  * last wanted mesh, and a host that shows it already gets no command.
  */
 import { describe, expect, test } from "bun:test";
-import { chmod } from "node:fs/promises";
+import { chmod, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { renderStep } from "../../src/core/host-commands.ts";
 import type { WantedHost } from "../../src/core/host-plan.ts";
@@ -202,11 +202,15 @@ describe("apply()", () => {
   test.each([
     { name: "is empty", text: "", problem: "Cannot set key and port of interface" },
     { name: "holds another key", text: privateKeyOf(9).reveal(), problem: "is not the one of this node" },
+    { name: "is not there", text: undefined, problem: "there is no such file" },
+    { name: "is a named pipe", text: "mkfifo", problem: "it is a named pipe, expected a regular file" },
   ])("never lets wg read a key file that $name", async ({ text, problem }) => {
     await withBench(async ({ fake, host, keyFile }) => {
       await host.apply(two);
       fake.link("clusternet").publicKey = publicKeyOf(5);
-      await Bun.write(keyFile, text);
+      await rm(keyFile);
+      if (text === "mkfifo") Bun.spawnSync(["mkfifo", keyFile]);
+      else if (text !== undefined) await Bun.write(keyFile, text);
       fake.changes.length = 0;
       host.invalidate();
       const result = await host.apply(two);
@@ -215,6 +219,23 @@ describe("apply()", () => {
         changes: [],
         key: publicKeyOf(5),
       });
+    });
+  });
+
+  test.each([
+    { name: "is not there", make: "true" },
+    { name: "is a named pipe", make: "mkfifo" },
+    { name: "is a directory", make: "mkdir" },
+  ])("sets peer by peer when the file of the mesh $name", async ({ make }) => {
+    await withBench(async ({ fake, host, keyFile }) => {
+      Bun.spawnSync([make, join(keyFile, "../clusternet.conf")]);
+      const { complete, problems } = await host.apply({ ...two, configWritten: true });
+      expect({ complete, problems, shown: fake.show() }).toEqual({
+        complete: true,
+        problems: [],
+        shown: await shownWhenDone(two),
+      });
+      expect(fake.changes.filter((command) => command.includes("syncconf"))).toEqual([]);
     });
   });
 
