@@ -24,8 +24,9 @@ import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { acquireLocks } from "../../src/host/lock.ts";
 import { type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
 import { serveStatus } from "../../src/status-socket.ts";
+import { hostIn, type HostIn } from "../lab/host-in.ts";
+import { Lab } from "../lab/lab.ts";
 import { waitFor } from "../lab/wait.ts";
-import { createNamespace, type Namespace } from "./host-namespace.ts";
 
 const main = join(import.meta.dir, "../../src/main.ts");
 /** Of every call here: the program is ended then, and the test fails by its exit status. */
@@ -47,7 +48,7 @@ interface Outcome {
 
 async function clusternet(
   args: readonly string[],
-  { env = {}, inside }: { readonly env?: Record<string, string>; readonly inside?: Namespace } = {},
+  { env = {}, inside }: { readonly env?: Record<string, string>; readonly inside?: HostIn } = {},
 ): Promise<Outcome> {
   const enter = inside === undefined ? [] : ["nsenter", "-t", String(inside.pid), "-n", "-m", "--"];
   const child = Bun.spawn([...enter, process.execPath, main, ...args], {
@@ -375,7 +376,7 @@ test("down without iproute2 ends with 69 and says what is missing", async () => 
 });
 
 /** Everything that `down` could touch, as the kernel shows it. */
-async function picture(host: Namespace): Promise<string> {
+async function picture(host: HostIn): Promise<string> {
   const parts = [
     "ip -o link show",
     "ip route show table all",
@@ -388,60 +389,58 @@ async function picture(host: Namespace): Promise<string> {
 }
 
 test("status reads a real interface without an agent, and down takes away only what is ours, twice", async () => {
-  const host = await createNamespace();
-  try {
-    const data = join(host.directory, "data");
-    const place = ["--data-dir", data, "--interface", "mesh"];
-    // What somebody else put there.
-    await host.sh("ip address add 203.0.113.7/32 dev lo");
-    await host.sh("ip route add blackhole 10.0.0.0/8");
-    const before = await picture(host);
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  const data = join(host.directory, "data");
+  const place = ["--data-dir", data, "--interface", "mesh"];
+  // What somebody else put there.
+  await host.sh("ip address add 203.0.113.7/32 dev lo");
+  await host.sh("ip route add blackhole 10.0.0.0/8");
+  const before = await picture(host);
 
-    expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
-    const key = parsePrivateKey(readFileSync(join(data, "private.key"), "utf8"));
-    const peer = {
-      nodeId: "b" as NodeId,
-      publicKey: privateKeyFromBytes(new Uint8Array(32).fill(2)).publicKey,
-      address: parseAddress("192.0.2.2"),
-      prefixes: [parsePrefix("10.192.2.0/24")],
-    };
-    const text = renderWgConfig({ listenPort: 7838, mesh: { peers: [peer] } }, key);
-    writeFileSync(join(data, "mesh.conf"), text, { mode: 0o600 });
-    await host.run(["wireguard-go", "mesh"], { detached: true });
-    await host.run(["wg", "setconf", "mesh", join(data, "mesh.conf")]);
-    await host.sh("ip link set dev mesh group 9 mtu 1420 up");
-    await host.sh("ip route add 10.192.0.0/11 dev mesh proto 129");
-    await host.sh("ip route add unreachable 10.192.0.0/11 proto 129 metric 4294967295");
+  expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+  const key = parsePrivateKey(readFileSync(join(data, "private.key"), "utf8"));
+  const peer = {
+    nodeId: "b" as NodeId,
+    publicKey: privateKeyFromBytes(new Uint8Array(32).fill(2)).publicKey,
+    address: parseAddress("192.0.2.2"),
+    prefixes: [parsePrefix("10.192.2.0/24")],
+  };
+  const text = renderWgConfig({ listenPort: 7838, mesh: { peers: [peer] } }, key);
+  writeFileSync(join(data, "mesh.conf"), text, { mode: 0o600 });
+  await host.run(["wireguard-go", "mesh"], { detached: true });
+  await host.run(["wg", "setconf", "mesh", join(data, "mesh.conf")]);
+  await host.sh("ip link set dev mesh group 9 mtu 1420 up");
+  await host.sh("ip route add 10.192.0.0/11 dev mesh proto 129");
+  await host.sh("ip route add unreachable 10.192.0.0/11 proto 129 metric 4294967295");
 
-    const status = await clusternet(["status", "--json", ...place], { inside: host });
-    expect([status.exit, status.stderr]).toEqual([0, ""]);
-    expect(status.stdout).not.toContain(key.reveal());
-    expect(JSON.parse(status.stdout)).toMatchObject({
-      agent: { running: false, reasons: ["no agent runs"] },
-      node: { publicKey: key.publicKey },
-      source: "file",
-      interface: { name: "mesh", implementation: "userspace", listenPort: 7838, mtu: 1420, up: true },
-      peers: [{ id: "b", endpoint: "192.0.2.2:7838", prefixes: ["10.192.2.0/24"], state: "never" }],
-      problems: [],
-    });
+  const status = await clusternet(["status", "--json", ...place], { inside: host });
+  expect([status.exit, status.stderr]).toEqual([0, ""]);
+  expect(status.stdout).not.toContain(key.reveal());
+  expect(JSON.parse(status.stdout)).toMatchObject({
+    agent: { running: false, reasons: ["no agent runs"] },
+    node: { publicKey: key.publicKey },
+    source: "file",
+    interface: { name: "mesh", implementation: "userspace", listenPort: 7838, mtu: 1420, up: true },
+    peers: [{ id: "b", endpoint: "192.0.2.2:7838", prefixes: ["10.192.2.0/24"], state: "never" }],
+    problems: [],
+  });
 
-    const files = readdirSync(data).toSorted();
-    const first = await clusternet(["down", ...place], { inside: host });
-    expect([first.exit, first.stdout]).toEqual([0, ""]);
-    expect(first.stderr).toContain("ip link delete dev mesh");
-    expect(await picture(host)).toBe(before);
-    expect(readdirSync(data).toSorted()).toEqual(expect.arrayContaining(files));
-    expect(readFileSync(join(data, "mesh.conf"), "utf8")).toBe(text);
-    const second = await clusternet(["down", ...place], { inside: host });
-    expect(second).toEqual({ exit: 0, stdout: "", stderr: "" });
-    expect(await picture(host)).toBe(before);
-  } finally {
-    await host.remove();
-  }
+  const files = readdirSync(data).toSorted();
+  const first = await clusternet(["down", ...place], { inside: host });
+  expect([first.exit, first.stdout]).toEqual([0, ""]);
+  expect(first.stderr).toContain("ip link delete dev mesh");
+  expect(await picture(host)).toBe(before);
+  expect(readdirSync(data).toSorted()).toEqual(expect.arrayContaining(files));
+  expect(readFileSync(join(data, "mesh.conf"), "utf8")).toBe(text);
+  const second = await clusternet(["down", ...place], { inside: host });
+  expect(second).toEqual({ exit: 0, stdout: "", stderr: "" });
+  expect(await picture(host)).toBe(before);
 }, 30_000);
 
 test("run with a relative data directory gives the interface the key that is in it", async () => {
-  const host = await createNamespace();
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
   const flags = [
     "--insecure",
     "--node-id",
@@ -488,7 +487,6 @@ test("run with a relative data directory gives the interface the key that is in 
   } finally {
     child.kill("SIGKILL");
     await child.exited;
-    await host.remove();
   }
 }, 30_000);
 
@@ -498,47 +496,38 @@ test.each([
 ])(
   "down with a damaged state file takes away the guard $name",
   async ({ network, device }) => {
-    const host = await createNamespace();
-    try {
-      const data = join(host.directory, "data");
-      const place = ["--data-dir", data, "--interface", "mesh"];
-      const before = await picture(host);
-      expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
-      writeFileSync(join(data, "mesh.state"), "{");
-      if (device) {
-        await host.run(["wireguard-go", "mesh"], { detached: true });
-        await host.run(["wg", "set", "mesh", "private-key", join(data, "private.key")]);
-        await host.sh("ip link set dev mesh group 9 up");
-        await host.sh(`ip route add ${network} dev mesh proto 129`);
-      }
-      await host.sh(`ip route add unreachable ${network} proto 129 metric 4294967295`);
-      const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
-      expect([exit, stderr]).toEqual([0, expect.stringContaining("State file cannot be used")]);
-      expect(await picture(host)).toBe(before);
-    } finally {
-      await host.remove();
+    await using lab = await Lab.create();
+    const host = await hostIn(lab);
+    const data = join(host.directory, "data");
+    const place = ["--data-dir", data, "--interface", "mesh"];
+    const before = await picture(host);
+    expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+    writeFileSync(join(data, "mesh.state"), "{");
+    if (device) {
+      await host.run(["wireguard-go", "mesh"], { detached: true });
+      await host.run(["wg", "set", "mesh", "private-key", join(data, "private.key")]);
+      await host.sh("ip link set dev mesh group 9 up");
+      await host.sh(`ip route add ${network} dev mesh proto 129`);
     }
+    await host.sh(`ip route add unreachable ${network} proto 129 metric 4294967295`);
+    const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
+    expect([exit, stderr]).toEqual([0, expect.stringContaining("State file cannot be used")]);
+    expect(await picture(host)).toBe(before);
   },
   30_000,
 );
 
 test("down leaves an interface that is not ours alone, and says so", async () => {
-  const host = await createNamespace();
-  try {
-    await host.sh("ip link add mesh type bridge");
-    const before = await picture(host);
-    const place = ["--data-dir", join(host.directory, "none"), "--interface", "mesh"];
-    const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
-    expect(exit).toBe(0);
-    expect(stderr).toContain("problem=interface-foreign");
-    expect(await picture(host)).toBe(before);
-    expect(readdirSync(host.directory)).toEqual([]);
-    const status = await clusternet(["status", "--check", ...place], { inside: host });
-    expect([status.exit, status.stdout.split("\n")[1]?.trim().split(" ")[0]]).toEqual([
-      3,
-      "interface-foreign",
-    ]);
-  } finally {
-    await host.remove();
-  }
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  await host.sh("ip link add mesh type bridge");
+  const before = await picture(host);
+  const place = ["--data-dir", join(host.directory, "none"), "--interface", "mesh"];
+  const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
+  expect(exit).toBe(0);
+  expect(stderr).toContain("problem=interface-foreign");
+  expect(await picture(host)).toBe(before);
+  expect(readdirSync(host.directory)).toEqual([]);
+  const status = await clusternet(["status", "--check", ...place], { inside: host });
+  expect([status.exit, status.stdout.split("\n")[1]?.trim().split(" ")[0]]).toEqual([3, "interface-foreign"]);
 }, 30_000);

@@ -9,20 +9,22 @@ import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { createHost, type LinuxHost } from "../../src/host/host.ts";
 import { silentLogger } from "../../src/log.ts";
+import { hostIn, type HostIn } from "../lab/host-in.ts";
+import { Lab } from "../lab/lab.ts";
+import type { Namespace } from "../lab/namespace.ts";
 import { waitFor } from "../lab/wait.ts";
 import { FakeMemory } from "../fakes/host.ts";
 import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
-import { connect, createNamespace, type Namespace } from "./host-namespace.ts";
 
 /** A host in a namespace, and every command that was to change something there. */
 class Bench {
-  readonly namespace: Namespace;
+  readonly namespace: HostIn;
   readonly memory = new FakeMemory();
   readonly changes: string[] = [];
   readonly #number: number;
   host: LinuxHost;
 
-  private constructor(namespace: Namespace, number: number) {
+  private constructor(namespace: HostIn, number: number) {
     this.namespace = namespace;
     this.#number = number;
     this.host = this.restarted();
@@ -30,8 +32,9 @@ class Bench {
 
   /** `number`: of this node's key. */
   static async in(namespace: Namespace, number = ownKey): Promise<Bench> {
-    const bench = new Bench(namespace, number);
-    await Bun.write(join(namespace.directory, "private.key"), `${privateKeyOf(number).reveal()}\n`);
+    const host = await hostIn(lab, namespace);
+    const bench = new Bench(host, number);
+    await Bun.write(join(host.directory, "private.key"), `${privateKeyOf(number).reveal()}\n`);
     return bench;
   }
 
@@ -107,25 +110,18 @@ function expectNothingLost(pinged: string): void {
   expect(Number(/= [\d.]+\/[\d.]+\/([\d.]+)\//.exec(pinged)?.[1])).toBeLessThan(500);
 }
 
-const namespaces: Namespace[] = [];
-
-async function newNamespace(sharingRun?: Namespace): Promise<Namespace> {
-  const namespace = await createNamespace(sharingRun);
-  namespaces.push(namespace);
-  return namespace;
-}
-
-afterAll(async () => {
-  // The one that shares another's /run first.
-  for (const namespace of namespaces.toReversed()) await namespace.remove();
+let lab: Lab;
+beforeAll(async () => {
+  lab = await Lab.create();
 });
+afterAll(() => lab.dispose());
 
 describe("one host", () => {
   let bench: Bench;
   let good = "";
 
   beforeAll(async () => {
-    bench = await Bench.in(await newNamespace());
+    bench = await Bench.in(await lab.alone());
     // A route through it makes IPv6 endpoints reachable to wireguard-go, which sends at once.
     await bench.namespace.sh("ip link add u0 type veth peer name u1");
     await bench.namespace.sh("ip address add 192.0.2.1/24 dev u0");
@@ -301,7 +297,7 @@ describe("one host", () => {
   });
 
   test("never touches the interface of another network namespace whose socket it sees", async () => {
-    const neighbour = await Bench.in(await newNamespace(bench.namespace), 9);
+    const neighbour = await Bench.in(await lab.alone({ sharing: bench.namespace.namespace }), 9);
     await neighbour.namespace.sh("ip tuntap add dev clusternet mode tun");
     const other = { ...three, publicKey: publicKeyOf(9), peers: [peerOf(4)] };
     expect(await neighbour.apply(other)).toEqual({ complete: true, problems: ["interface-foreign"] });
@@ -312,7 +308,7 @@ describe("one host", () => {
 });
 
 test("down leaves everything as it was before, foreign things too", async () => {
-  const bench = await Bench.in(await newNamespace());
+  const bench = await Bench.in(await lab.alone());
   const { sh } = bench.namespace;
   await sh("ip address add 203.0.113.7/32 dev lo");
   const state = async (): Promise<string[]> =>
@@ -342,7 +338,7 @@ test("down leaves everything as it was before, foreign things too", async () => 
 });
 
 test("a foreign interface of our name is left alone, and down leaves it too", async () => {
-  const bench = await Bench.in(await newNamespace());
+  const bench = await Bench.in(await lab.alone());
   await bench.namespace.sh("ip link add clusternet type bridge");
   expect(await bench.apply(three)).toEqual({ complete: true, problems: ["interface-foreign"] });
   expect((await bench.host.down(three)).problems.map(({ kind }) => kind)).toEqual(["interface-foreign"]);
@@ -350,7 +346,7 @@ test("a foreign interface of our name is left alone, and down leaves it too", as
 });
 
 test("a UDP port that is taken is named, and taken over as soon as it is free", async () => {
-  const bench = await Bench.in(await newNamespace());
+  const bench = await Bench.in(await lab.alone());
   const code = `await Bun.udpSocket({ port: 7838 }); console.log("bound"); await Bun.sleep(60_000);`;
   const holder = Bun.spawn(
     ["nsenter", "-t", String(bench.namespace.pid), "-n", process.execPath, "-e", code],
@@ -372,7 +368,7 @@ test("a UDP port that is taken is named, and taken over as soon as it is free", 
 });
 
 test("a first apply takes the file whole, and peer by peer when wg refuses it", async () => {
-  const bench = await Bench.in(await newNamespace());
+  const bench = await Bench.in(await lab.alone());
   const file = join(bench.namespace.directory, "clusternet.conf");
   const wanted = { ...three, configWritten: true };
   await Bun.write(
@@ -402,9 +398,8 @@ describe("two hosts", () => {
   });
 
   beforeAll(async () => {
-    a = await Bench.in(await newNamespace(), ownKey);
-    b = await Bench.in(await newNamespace(), 2);
-    await connect(a.namespace, b.namespace, [1, 2]);
+    a = await Bench.in((await lab.machine("a", { address: "192.0.2.1" })).namespace);
+    b = await Bench.in((await lab.machine("b", { address: "192.0.2.2" })).namespace, 2);
     await a.namespace.sh("ip address add 203.0.113.7/32 dev lo");
     for (const each of [a, b]) {
       await each.namespace.sh("sysctl -q -w net.ipv4.conf.all.rp_filter=1");

@@ -159,6 +159,11 @@ export class Lab {
     return machine;
   }
 
+  /** Adds a namespace that is on no network. `sharing`: it sees the files of that one. */
+  async alone({ sharing }: { readonly sharing?: Namespace } = {}): Promise<Namespace> {
+    return this.#namespace(`alone-${this.#namespaces.length}`, sharing);
+  }
+
   /** Drops every packet between two machines, in both directions, without either link going down. */
   async cut(one: Machine, other: Machine): Promise<Cut> {
     return this.#drop([
@@ -198,8 +203,8 @@ export class Lab {
     await this.dispose();
   }
 
-  async #namespace(name: string): Promise<Namespace> {
-    const namespace = await Namespace.create(name, this.mark);
+  async #namespace(name: string, sharing?: Namespace): Promise<Namespace> {
+    const namespace = await Namespace.create(name, this.mark, sharing);
     this.#namespaces.push(namespace);
     return namespace;
   }

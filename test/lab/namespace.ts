@@ -38,9 +38,11 @@ export interface ExecResult {
 
 const holderScript = `
 set -e
-mkdir -p /run/wireguard
-mount -t tmpfs "$1" /run/wireguard
-mount -t sysfs sysfs /sys
+if [ -n "$1" ]; then
+  mkdir -p /run/wireguard
+  mount -t tmpfs "$1" /run/wireguard
+  mount -t sysfs sysfs /sys
+fi
 cd /proc/sys/net
 echo 1 >ipv4/ip_forward
 echo 1 >ipv6/conf/all/forwarding
@@ -66,24 +68,21 @@ export class Namespace {
     this.#holder = holder;
   }
 
-  /** `mark` names the lab (see remains.ts). */
-  static async create(name: string, mark: string): Promise<Namespace> {
-    const holder = Bun.spawn(
-      [
-        "unshare",
-        "-n",
-        "-m",
-        "--propagation",
-        "private",
-        "--",
-        "sh",
-        "-c",
-        holderScript,
-        "sh",
-        `${mark}-${name}`,
-      ],
-      { stdin: "pipe", stdout: "pipe", stderr: "pipe", env: baseEnvironment() },
-    );
+  /**
+   * `mark` names the lab (see remains.ts). `sharing`: the new network namespace sees the files of that one, its
+   * /run/wireguard among them, as the containers of a machine may.
+   */
+  static async create(name: string, mark: string, sharing?: Namespace): Promise<Namespace> {
+    const [enter, source] =
+      sharing === undefined
+        ? ["unshare -n -m --propagation private --", `${mark}-${name}`]
+        : [`nsenter -t ${sharing.pid} -m unshare -n --`, ""];
+    const holder = Bun.spawn([...enter.split(" "), "sh", "-c", holderScript, "sh", source], {
+      stdin: "pipe",
+      stdout: "pipe",
+      stderr: "pipe",
+      env: baseEnvironment(),
+    });
     const first = await within(holder.stdout.getReader().read(), 10_000, `namespace "${name}"`);
     if (first.done) {
       throw new Error(`Cannot make namespace "${name}": ${await new Response(holder.stderr).text()}`);
