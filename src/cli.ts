@@ -93,7 +93,7 @@ export function parseCommandLine(argv: readonly string[], environment: Environme
     .addHelpText("after", notes);
 
   const addCommand = (parent: Command, spec: CommandSpec): void => {
-    const command = parent.command(spec.name, { hidden: spec.later !== undefined }).description(spec.about);
+    const command = parent.command(spec.name).description(spec.about);
     quiet(command, (text) => (shown += text));
     const variables = spec.variables ?? agentVariables;
     const occurrences = addFlags(command, spec.flags, variables);
@@ -134,7 +134,6 @@ interface CommandSpec {
   readonly variables?: string;
   /** What its one argument is. */
   readonly argument?: string;
-  readonly later?: string;
   readonly parse: (given: GivenFlags, argument: string) => Invocation;
 }
 
