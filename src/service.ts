@@ -77,7 +77,8 @@ export interface ServiceOptions {
 export interface Preview {
   /** The file of the mesh, the private key hidden. */
   readonly text: string;
-  readonly steps: readonly Step[];
+  /** The commands of the steps, as they would be typed. */
+  readonly commands: readonly string[];
   readonly problems: readonly Problem[];
 }
 
@@ -252,6 +253,7 @@ export class Service {
         pid: process.pid,
         ...(session === undefined ? {} : { startedAt: session.startedAt }),
         notReady: this.notReady(),
+        unhealthy: this.unhealthy(),
       },
       node: {
         id: this.#self,
@@ -406,6 +408,7 @@ export class Service {
         clusterNets: this.#clusterNets,
         interfaceName: this.#interfaceName,
         mtu,
+        announcesAddress: network === "auto",
         curatorAddresses: this.#options.curatorAddresses ?? [],
         resyncMs: resyncSeconds * 1000,
       },

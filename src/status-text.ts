@@ -47,13 +47,14 @@ function factLines(status: Status, now: Date): string[] {
       agent.running
         ? joined([
             agent.ready ? "ready" : "not ready",
+            agent.unhealthy.length > 0 ? "unhealthy" : null,
             agent.pid === null ? null : `process ${agent.pid}`,
             since(agent.startedAt),
             `version ${status.version}`,
           ])
         : "not running",
     ],
-    ...agent.reasons.map((reason) => ["", reason]),
+    ...[...agent.reasons, ...agent.unhealthy].map((reason) => ["", reason]),
     ["node:", node.id ?? "unknown"],
     ["public key:", node.publicKey ?? "unknown"],
     ["address:", node.externalAddress ?? "unknown"],

@@ -28,6 +28,8 @@ export const statusSchema = v.object({
     startedAt: time,
     ready: v.boolean(),
     reasons: v.array(v.string()),
+    /** An agent of before this field, still running while the program was upgraded, sends none. */
+    unhealthy: v.optional(v.array(v.string()), []),
   }),
   node: v.object({
     id: v.nullable(v.string()),
@@ -87,6 +89,8 @@ export interface StatusInput {
     readonly startedAt?: Date;
     /** What is missing, in words, while not ready; empty: ready. */
     readonly notReady: readonly string[];
+    /** What hangs, in words; absent or empty: nothing. */
+    readonly unhealthy?: readonly string[];
   };
   readonly node: {
     readonly id?: NodeId;
@@ -128,6 +132,7 @@ export function buildStatus(input: StatusInput): Status {
       startedAt: timeOf(agent.startedAt),
       ready: agent.running && agent.notReady.length === 0,
       reasons: [...agent.notReady],
+      unhealthy: [...(agent.unhealthy ?? [])],
     },
     node: {
       id: node.id ?? null,

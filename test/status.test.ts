@@ -13,14 +13,16 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import * as v from "valibot";
-import { readStatus } from "../src/commands/status.ts";
+import { systemClock } from "../src/async.ts";
+import { readStatus, status } from "../src/commands/status.ts";
 import type { SeenInterface, SeenPeer } from "../src/core/host-state.ts";
 import { parsePrivateKey, parsePublicKey, privateKeyFromBytes, type PublicKey } from "../src/core/key.ts";
 import type { Mesh, Peer } from "../src/core/mesh.ts";
 import type { NodeId } from "../src/core/node.ts";
 import { parseAddress, parsePrefix } from "../src/core/prefix.ts";
 import { renderWgConfig } from "../src/core/wg-config.ts";
-import { CommandError } from "../src/errors.ts";
+import { CommandError, type ExitStatus } from "../src/errors.ts";
+import { servePrivateSocket } from "../src/host/private-socket.ts";
 import { silentLogger } from "../src/log.ts";
 import { type Status, type StatusInput, buildStatus, noCurator, statusSchema } from "../src/status.ts";
 import { FakeHost } from "./fakes/host.ts";
@@ -139,7 +141,14 @@ test("buildStatus() tells all that is known, peers by ID, the interface's endpoi
   expect(buildStatus(full)).toEqual({
     schemaVersion: 1,
     version: "0.1.0",
-    agent: { running: true, pid: 42, startedAt: "2026-12-01T11:00:00.000Z", ready: true, reasons: [] },
+    agent: {
+      running: true,
+      pid: 42,
+      startedAt: "2026-12-01T11:00:00.000Z",
+      ready: true,
+      reasons: [],
+      unhealthy: [],
+    },
     node: {
       id: "a",
       publicKey: keyOf(1),
@@ -210,7 +219,14 @@ test("buildStatus() says null for never and unknown", () => {
   const want: Status = {
     schemaVersion: 1,
     version: "0.1.0",
-    agent: { running: false, pid: null, startedAt: null, ready: false, reasons: ["no agent runs"] },
+    agent: {
+      running: false,
+      pid: null,
+      startedAt: null,
+      ready: false,
+      reasons: ["no agent runs"],
+      unhealthy: [],
+    },
     node: { id: null, publicKey: null, externalAddress: null, announced: [], announcedAt: null },
     curator: { state: "none", address: null, since: null, fullPicture: false, lastEventAt: null },
     source: null,
@@ -282,6 +298,62 @@ c     idle       3 min ago  0 B       0 B      [2001:db8::3]:7838  ${keyOf(3)}  
 d     never      -          0 B       0 B      -                   ${keyOf(4)}  10.192.4.0/24
 `.trimStart(),
   );
+});
+
+test("renderStatus() says what hangs in a running agent", () => {
+  const status = buildStatus({
+    ...full,
+    agent: { ...full.agent, unhealthy: ["the mesh was last looked at 75 s ago"] },
+  });
+  expect(renderStatus(status, { now, color: false })).toContain(
+    `
+agent:       ready, unhealthy, process 42, since 2026-12-01T11:00:00.000Z (1 h ago), version 0.1.0
+             the mesh was last looked at 75 s ago
+node:        a
+`,
+  );
+});
+
+test.each([
+  { name: "all is well", change: {}, check: 0 },
+  { name: "there is a problem", change: { problems: full.problems }, check: 3 },
+  {
+    name: "a loop hangs",
+    change: { agent: { ...full.agent, unhealthy: ["the mesh was last looked at 75 s ago"] } },
+    check: 3,
+  },
+  { name: "it is not ready yet", change: { agent: { ...full.agent, notReady: ["no mesh"] } }, check: 0 },
+])("status --check of a running agent ends with $check when $name; without --check with 0", async (row) => {
+  const server = serveStatus(join(directory, "m.sock"), {
+    ...handlers(),
+    status: () => buildStatus({ ...full, problems: [], ...row.change }),
+  });
+  try {
+    const exits = [];
+    for (const check of [true, false]) {
+      const settings = { dataDirectory: directory, interfaceName: "m", json: true, check };
+      const context = { log: silentLogger, stdout() {}, terminal: false, clock: systemClock };
+      exits.push(await status(settings, context));
+    }
+    expect(exits).toEqual([row.check as ExitStatus, 0]);
+  } finally {
+    await server.stop();
+  }
+});
+
+test("fetchStatus() understands an agent of before `unhealthy`", async () => {
+  const { unhealthy: _unhealthy, ...agent } = buildStatus(full).agent;
+  const server = servePrivateSocket(join(directory, "m.sock"), () =>
+    Promise.resolve(Response.json({ ...buildStatus(full), agent })),
+  );
+  try {
+    expect(await fetchStatus(join(directory, "m.sock"), 2000)).toEqual({
+      kind: "status",
+      status: buildStatus(full),
+    });
+  } finally {
+    await server.stop();
+  }
 });
 
 test("renderStatus() without an agent says where the mesh comes from and how old it is", () => {
@@ -540,6 +612,7 @@ test("readStatus() without an agent tells what the files hold and reports what c
     startedAt: null,
     ready: false,
     reasons: ["no agent runs"],
+    unhealthy: [],
   });
   expect([status.node.publicKey, status.source, status.interface.implementation]).toEqual([
     privateKey.publicKey,

@@ -32,7 +32,7 @@ const askTimeoutMs = 2000;
 
 const lookOnly = { closeToOthers: false } as const;
 
-/** 3 with `--check` when there is a problem or no agent runs, else 0. */
+/** 3 with `--check` when there is a problem, or no agent runs, or a part of it hangs; else 0. */
 export async function status(
   settings: StatusSettings,
   context: Pick<CommandContext, "log" | "stdout" | "terminal" | "clock">,
@@ -54,7 +54,8 @@ export async function status(
       ? `${JSON.stringify(found, undefined, 2)}\n`
       : renderStatus(found, { now: context.clock.wallTime(), color: context.terminal }),
   );
-  const good = found.agent.running && found.problems.length === 0;
+  const { running, unhealthy } = found.agent;
+  const good = running && unhealthy.length === 0 && found.problems.length === 0;
   return settings.check && !good ? exitStatus.problems : exitStatus.ok;
 }
 
