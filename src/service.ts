@@ -9,7 +9,8 @@ import { join, resolve } from "node:path";
 import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
 import { checkOptions } from "./checks.ts";
 import { rememberedCurator } from "./core/curators.ts";
-import type { SeenHost, Step } from "./core/host-state.ts";
+import { renderStep } from "./core/host-commands.ts";
+import type { SeenHost } from "./core/host-state.ts";
 import { privateKeyFromBytes, type PrivateKey, type PublicKey } from "./core/key.ts";
 
 import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
@@ -213,6 +214,7 @@ export class Service {
    */
   async preview(timeoutMs: number, signal: AbortSignal): Promise<Preview> {
     const run = createRunCommand();
+    const { wireguard = "auto" } = this.#options;
     const found = await readKeyFile(join(this.#options.dataDirectory, keyFileName));
     const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
     this.#log.redact(key.reveal());
@@ -229,7 +231,16 @@ export class Service {
     const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
     return {
       text: renderWgConfig({ listenPort, mesh: { peers: wanted.peers }, ...keepalive }, undefined),
-      steps: planned.done,
+      commands: planned.done.map((step) =>
+        renderStep(step, {
+          keyFile: join(this.#options.dataDirectory, keyFileName),
+          configFile: this.#path("conf"),
+          // With "auto" and no interface only making a link would tell, and nothing is made here.
+          implementation:
+            planned.seen?.interface?.implementation ?? (wireguard === "auto" ? "kernel" : wireguard),
+          plusAllowedIps: false,
+        }),
+      ),
       problems: [
         ...(last.kind === "none" ? [] : last.problems),
         ...own.get().problems,

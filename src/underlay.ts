@@ -19,6 +19,8 @@ export interface UnderlaySettings {
   readonly clusterNets: readonly Prefix[];
   readonly interfaceName: string;
   readonly mtu: number | "auto";
+  /** The address that is found is the one to announce. */
+  readonly announcesAddress: boolean;
   /** HOST:PORT of the Curators that are tried, in order. */
   readonly curatorAddresses: readonly string[];
   readonly resyncMs: number;
@@ -104,7 +106,9 @@ export class UnderlayFollower {
     if (this.network.get() === undefined || address?.text !== this.#address?.text) {
       this.#address = address;
       this.network.set(address === undefined ? {} : { externalAddress: address.text });
-      log.info("External address of this node", { externalAddress: address?.text ?? "none" });
+      if (settings.announcesAddress) {
+        log.info("External address of this node", { externalAddress: address?.text ?? "none" });
+      }
     }
     if (settings.mtu !== "auto") return;
     const next = chooseMtu(underlay, settings);

@@ -3,7 +3,6 @@
  * would be done. A thin user of `Service`.
  */
 import { Value } from "../async.ts";
-import { renderStep } from "../core/host-commands.ts";
 import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
 import { createCurator, type InsecureCurators, type TrustedCurators } from "../curator/client.ts";
@@ -95,15 +94,14 @@ async function identify(
 }
 
 /** The file, then the commands, then what is reported; each part under a line that `wg` and a shell take as a comment. */
-function renderPreview({ text, steps, problems }: Preview): string {
-  const commands =
-    steps.length === 0 ? ["# nothing: this host is as wanted"] : steps.map((step) => renderStep(step));
+function renderPreview({ text, commands, problems }: Preview): string {
+  const shown = commands.length === 0 ? ["# nothing: this host is as wanted"] : commands;
   const reports = problems.map(({ kind, message }) => `# ${kind}: ${message}`);
   return [
     text.trimEnd(),
     "",
     "# Commands",
-    ...commands,
+    ...shown,
     ...(reports.length === 0 ? [] : ["", "# Problems", ...reports]),
     "",
   ].join("\n");
