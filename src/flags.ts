@@ -83,7 +83,7 @@ export const placeFlags: readonly FlagSpec[] = [dataDir, interfaceName];
 export const statusFlags: readonly FlagSpec[] = [
   ...placeFlags,
   { name: "json", about: "one JSON object, for programs" },
-  { name: "check", about: "exit 3 when there is a problem or no agent runs" },
+  { name: "check", about: "exit 3 when there is a problem, no agent runs, or a part of it hangs" },
 ];
 
 export const runFlags: readonly FlagSpec[] = [
