@@ -29,7 +29,7 @@ export const numberRanges = {
 
 /** What an interface name must be, to stand after "expected". */
 export const interfaceNameForm =
-  "1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo";
+  "1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default, interfaces or lo";
 
 /** IPv6 asks this of every link; below it the kernel drops the IPv6 routes of the interface. */
 const minIpv6Mtu = 1280;
@@ -37,9 +37,12 @@ const minIpv6Mtu = 1280;
 /** Networks that a mesh can never be: this host's own, the link's, groups. */
 const neverClusterNet = ["127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::1/128", "fe80::/10", "ff00::/8"];
 
+/** Words that the kernel, or `wg show`, does not take for the name of one interface, and the one there is always. */
+const takenNames = ["all", "default", "interfaces", "lo"];
+
 /** True for a name that names one interface, and no file outside the data directory. */
 export function isInterfaceName(found: string): boolean {
-  return /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(found) && !["all", "default", "lo"].includes(found);
+  return /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(found) && !takenNames.includes(found);
 }
 
 /** True for a text that can be the path of a file or directory. */

@@ -8,6 +8,7 @@
  */
 import { join, resolve } from "node:path";
 import * as v from "valibot";
+import { interfaceNameForm, isInterfaceName } from "./checks.ts";
 import type { CuratorOptions } from "./commands/curator.ts";
 import type { NodeCommandOptions, NodeListOptions } from "./commands/node.ts";
 import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
@@ -189,12 +190,8 @@ function parseFile(found: string): string {
 }
 
 function parseInterfaceName(found: string): string {
-  if (/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(found) && !["all", "default", "lo"].includes(found)) {
-    return found;
-  }
-  throw new FormError(
-    "expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo",
-  );
+  if (isInterfaceName(found)) return found;
+  throw new FormError(`expected ${interfaceNameForm}`);
 }
 
 /** A node ID, as flag or argument. Throws ClusternetError. */

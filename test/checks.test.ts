@@ -64,12 +64,12 @@ describe("new Service()", () => {
     {
       name: "an interface name that leaves the data directory",
       options: { interfaceName: "../../etc/x" },
-      want: 'UsageError: Cannot use interfaceName "../../etc/x": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo',
+      want: 'UsageError: Cannot use interfaceName "../../etc/x": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default, interfaces or lo',
     },
     {
       name: "an interface that is another",
-      options: { interfaceName: "lo" },
-      want: 'UsageError: Cannot use interfaceName "lo": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo',
+      options: { interfaceName: "interfaces" },
+      want: 'UsageError: Cannot use interfaceName "interfaces": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default, interfaces or lo',
     },
     {
       name: "an empty data directory",

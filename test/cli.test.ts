@@ -199,11 +199,11 @@ test.each<{ argv: readonly string[]; environment?: Environment; want: string }>(
   {
     argv: ["down"],
     environment: { CLUSTERNET_INTERFACE: "-x" },
-    want: 'Cannot use CLUSTERNET_INTERFACE "-x": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo',
+    want: 'Cannot use CLUSTERNET_INTERFACE "-x": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default, interfaces or lo',
   },
   {
     argv: ["run", "--interface", "-x"],
-    want: 'Cannot use --interface "-x": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo',
+    want: 'Cannot use --interface "-x": expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default, interfaces or lo',
   },
   { argv: ["run"], want: "Cannot run without --curator: none was given, expected at least one HOST:PORT" },
   {

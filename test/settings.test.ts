@@ -162,7 +162,7 @@ test("parseRunSettings() takes every flag", () => {
 });
 
 const interfaceForm =
-  "expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default or lo";
+  "expected 1 to 15 characters of A-Z, a-z, 0-9, _, . and -, not starting with - or ., and not all, default, interfaces or lo";
 const hostPortForm = "expected HOST:PORT, with an IPv6 address in brackets";
 
 interface FlagCase {
@@ -172,7 +172,21 @@ interface FlagCase {
 
 const flagCases: readonly FlagCase[] = [
   // CASES 31: every name that the kernel or a shell would trip over.
-  ...["x".repeat(16), "a/b", "a b", ".", "..", "", "all", "default", "lo", "-x", "a\n", "ä"].map((name) => ({
+  ...[
+    "x".repeat(16),
+    "a/b",
+    "a b",
+    ".",
+    "..",
+    "",
+    "all",
+    "default",
+    "interfaces",
+    "lo",
+    "-x",
+    "a\n",
+    "ä",
+  ].map((name) => ({
     flags: { interface: name },
     want: `64 Cannot use --interface ${JSON.stringify(name).replace("ä", "\\u{e4}").replace("\\n", "\\u{a}")}: ${interfaceForm}`,
   })),
