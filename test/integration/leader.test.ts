@@ -11,7 +11,8 @@ import type { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, podOf, scriptedCurator } from "../lab/agent.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
 import { finishPing, freshMachine, nothingLost, paperNode, soonMs, Stage } from "../lab/stage.ts";
-import { LabTrust, OwnCurator } from "../lab/trust.ts";
+import { OwnCluster } from "../lab/own-cluster.ts";
+import { LabTrust } from "../lab/trust.ts";
 import { waitFor } from "../lab/wait.ts";
 
 let lab: Lab;
@@ -241,49 +242,33 @@ describe("Curators that the cluster names", () => {
 
 describe("an agent", () => {
   test("whose node was removed keeps its mesh, says what helps, and is in the mesh again when it is let in", async () => {
-    const trust = await LabTrust.create(lab);
-    const directory = await lab.directory();
-    const curator = await OwnCurator.start(await freshMachine(lab, "own"), { trust, directory });
-    const start = async (nodeId: string, number: number): Promise<Agent> =>
-      await Agent.start(await freshMachine(lab, nodeId), {
-        curator: curator.address,
-        directory,
-        nodeId,
-        trust,
-        pod: podOf(number).slice(0, 1),
-        flags: ["--report-status", "on"],
-      });
-    const a = await start("a", 1);
-    const b = await start("b", 2);
-    try {
-      await a.status(({ peers }) => peers.length === 1, 2 * soonMs);
-      await b.status(({ peers }) => peers.length === 1, 2 * soonMs);
-      await b.machine.reach("10.192.1.1", { limitMs: soonMs });
-      await curator.node("remove", "b");
-      const removed = await b.status(
-        ({ problems }) => problems.some(({ message }) => message.includes("NOT_FOUND")),
-        2 * soonMs,
-      );
-      expect(removed.problems.map(({ kind, nodeId, message }) => [kind, nodeId, message])).toEqual([
-        [
-          "announce-refused",
-          "b",
-          'This node was removed from the cluster: the Curator knows no node "b" (NOT_FOUND). The mesh stays as it was; ' +
-            "`clusternet node allow b` on the Curator's machine lets this node in again",
-        ],
-      ]);
-      expect(removed.peers.map(({ id }) => id)).toEqual(["a"]);
-      await a.status(({ peers }) => peers.length === 0, soonMs);
+    await using cluster = await OwnCluster.create(lab);
+    const { curator, a, b } = cluster;
+    await a.status(({ peers }) => peers.length === 1, 2 * soonMs);
+    await b.status(({ peers }) => peers.length === 1, 2 * soonMs);
+    await b.machine.reach("10.192.1.1", { limitMs: soonMs });
+    await curator.node("remove", "b");
+    const removed = await b.status(
+      ({ problems }) => problems.some(({ message }) => message.includes("NOT_FOUND")),
+      2 * soonMs,
+    );
+    expect(removed.problems.map(({ kind, nodeId, message }) => [kind, nodeId, message])).toEqual([
+      [
+        "announce-refused",
+        "b",
+        'This node was removed from the cluster: the Curator knows no node "b" (NOT_FOUND). The mesh stays as it was; ' +
+          "`clusternet node allow b` on the Curator's machine lets this node in again",
+      ],
+    ]);
+    expect(removed.peers.map(({ id }) => id)).toEqual(["a"]);
+    await a.status(({ peers }) => peers.length === 0, soonMs);
 
-      await curator.node("allow", "b");
-      // It asks again within a minute.
-      await a.status(({ peers }) => peers.length === 1, 60_000 + 2 * soonMs);
-      await b.status(({ problems }) => problems.length === 0, 2 * soonMs);
-      // From the side that has forgotten the session: the other one finds that out only after 15 s.
-      await a.machine.reach("10.192.2.1", { limitMs: soonMs });
-    } finally {
-      await Promise.all([a.kill(), b.kill(), curator.process.stop()]);
-    }
+    await curator.node("allow", "b");
+    // It asks again within a minute.
+    await a.status(({ peers }) => peers.length === 1, 60_000 + 2 * soonMs);
+    await b.status(({ problems }) => problems.length === 0, 2 * soonMs);
+    // From the side that has forgotten the session: the other one finds that out only after 15 s.
+    await a.machine.reach("10.192.2.1", { limitMs: soonMs });
   }, 180_000);
 
   test("that is there twice gives up the exchange and says so, on both machines, while other peers work", async () => {

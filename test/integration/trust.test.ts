@@ -10,8 +10,9 @@ import { node } from "../fakes/curator.ts";
 import { Agent, podOf, scriptedCurator, scriptedCuratorOn } from "../lab/agent.ts";
 import { executable } from "../lab/executable.ts";
 import { Lab } from "../lab/lab.ts";
+import { OwnCluster } from "../lab/own-cluster.ts";
 import { freshMachine, paperNode, soonMs } from "../lab/stage.ts";
-import { LabTrust, OwnCurator } from "../lab/trust.ts";
+import { LabTrust } from "../lab/trust.ts";
 
 let lab: Lab;
 beforeAll(async () => {
@@ -33,63 +34,46 @@ async function ended(args: readonly string[]): Promise<string> {
 
 describe("with our own Curator", () => {
   test("two nodes form a mesh, one of them is removed and says so, and no key is in any log", async () => {
-    const trust = await LabTrust.create(lab);
-    const directory = await lab.directory();
-    const curator = await OwnCurator.start(await freshMachine(lab, "own"), { trust, directory });
-    // One after the other: machines that are made at once get one address.
-    const start = async (nodeId: string, number: number): Promise<Agent> =>
-      await Agent.start(await freshMachine(lab, nodeId), {
-        curator: curator.address,
-        directory,
-        nodeId,
-        trust,
-        pod: podOf(number).slice(0, 1),
-        flags: ["--report-status", "on", "--curator-id", "curator"],
-      });
-    const a = await start("a", 1);
-    const b = await start("b", 2);
-    try {
-      for (const [agent, other] of [
-        [a, "b"],
-        [b, "a"],
-      ] as const) {
-        const status = await agent.status(
-          ({ peers, curator: { fullPicture } }) => fullPicture && peers.some(({ id }) => id === other),
-          2 * soonMs,
-        );
-        expect([status.node.id, status.curator.address, status.peers.map(({ id }) => id)]).toEqual([
-          agent.nodeId,
-          curator.address,
-          [other],
-        ]);
-      }
-      // The first address of a pod prefix is on its node's loopback.
-      await a.machine.reach("10.192.2.1", { limitMs: soonMs });
-      await b.machine.reach("10.192.1.1", { limitMs: soonMs });
-
-      expect(
-        (await curator.node("list"))
-          .split("\n")
-          .slice(1, 3)
-          .map((line) => line.split(" ")[0]),
-      ).toEqual(["a", "b"]);
-      await curator.node("remove", "b");
-      await a.status(({ peers }) => peers.length === 0, soonMs);
-      const removed = await b.status(
-        ({ problems }) => problems.some(({ message }) => message.includes("NOT_FOUND")),
+    await using cluster = await OwnCluster.create(lab, ["--curator-id", "curator"]);
+    const { curator, a, b } = cluster;
+    for (const [agent, other] of [
+      [a, "b"],
+      [b, "a"],
+    ] as const) {
+      const status = await agent.status(
+        ({ peers, curator: { fullPicture } }) => fullPicture && peers.some(({ id }) => id === other),
         2 * soonMs,
       );
-      // The mesh of a node that was removed stays as it was.
-      expect(removed.peers.map(({ id }) => id)).toEqual(["a"]);
+      expect([status.node.id, status.curator.address, status.peers.map(({ id }) => id)]).toEqual([
+        agent.nodeId,
+        curator.address,
+        [other],
+      ]);
+    }
+    // The first address of a pod prefix is on its node's loopback.
+    await a.machine.reach("10.192.2.1", { limitMs: soonMs });
+    await b.machine.reach("10.192.1.1", { limitMs: soonMs });
 
-      const logs = [curator.process, a.process, b.process].map((each) => each.stdout + each.stderr).join("");
-      expect(logs.length).toBeGreaterThan(1_000);
-      for (const dataDirectory of [curator.dataDirectory, a.dataDirectory, b.dataDirectory]) {
-        const pem = await readFile(join(dataDirectory, "credentials/cert-key.pem"), "utf8");
-        expect(logs).not.toContain(pem.split("\n")[1] ?? "no key");
-      }
-    } finally {
-      await Promise.all([a.kill(), b.kill(), curator.process.stop()]);
+    expect(
+      (await curator.node("list"))
+        .split("\n")
+        .slice(1, 3)
+        .map((line) => line.split(" ")[0]),
+    ).toEqual(["a", "b"]);
+    await curator.node("remove", "b");
+    await a.status(({ peers }) => peers.length === 0, soonMs);
+    const removed = await b.status(
+      ({ problems }) => problems.some(({ message }) => message.includes("NOT_FOUND")),
+      2 * soonMs,
+    );
+    // The mesh of a node that was removed stays as it was.
+    expect(removed.peers.map(({ id }) => id)).toEqual(["a"]);
+
+    const logs = [curator.process, a.process, b.process].map((each) => each.stdout + each.stderr).join("");
+    expect(logs.length).toBeGreaterThan(1_000);
+    for (const dataDirectory of [curator.dataDirectory, a.dataDirectory, b.dataDirectory]) {
+      const pem = await readFile(join(dataDirectory, "credentials/cert-key.pem"), "utf8");
+      expect(logs).not.toContain(pem.split("\n")[1] ?? "no key");
     }
   }, 120_000);
 });
