@@ -21,7 +21,7 @@ import {
 } from "../core/host-plan.ts";
 import { announcedEndpoint } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
-import type { Address, Prefix } from "../core/prefix.ts";
+import { containsAddress, unusableReason, type Address, type Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
@@ -400,10 +400,24 @@ export class LinuxHost implements Host {
     const remembers = memory.get();
     const now = new Set(clusterNets.map((network) => network.text));
     return {
-      addedLoopback: new Set(remembers.loopbackAddresses.map((address) => address.text)),
+      addedLoopback: new Set(this.#ownLoopback(clusterNets).map((address) => address.text)),
       ourKeys: new Set([...ourKeys, publicKey]),
       formerClusterNets: remembers.clusterNets.filter((network) => !now.has(network.text)),
     };
+  }
+
+  /**
+   * Addresses that are remembered as added by us and can be: only those inside a ClusterNet ever are. A file that
+   * names ::1 or an address of somebody else's must not take it away.
+   */
+  #ownLoopback(wanted: readonly Prefix[]): readonly Address[] {
+    const { loopbackAddresses, clusterNets } = this.#options.memory.get();
+    const networks = [...clusterNets, ...wanted];
+    return loopbackAddresses.filter(
+      (address) =>
+        unusableReason(address) === undefined &&
+        networks.some((network) => containsAddress(network, address)),
+    );
   }
 
   #remembered(wanted: WantedHost): Remembered {
@@ -482,7 +496,7 @@ export class LinuxHost implements Host {
     const there = new Set(seen.loopback);
     await this.#remember({
       ...before,
-      loopbackAddresses: before.loopbackAddresses.filter((address) => there.has(address.text)),
+      loopbackAddresses: this.#ownLoopback(wanted.clusterNets).filter((address) => there.has(address.text)),
       clusterNets: wanted.clusterNets,
       interfaceName: before.interfaceName ?? wanted.interfaceName,
       listenPort: wanted.listenPort,

@@ -402,6 +402,29 @@ describe("loopback addresses", () => {
     });
   });
 
+  test.each([
+    { name: "apply", clusterNets: [] },
+    { name: "apply", clusterNets: ["127.0.0.0/8", "::/1"] },
+    { name: "down", clusterNets: [] },
+    { name: "down", clusterNets: ["127.0.0.0/8", "::/1"] },
+  ])(
+    "that can be nobody's but the host's stay on $name, whatever is remembered beside $clusterNets",
+    async (row) => {
+      await withBench(async ({ fake, memory, host }) => {
+        fake.loopback.push("203.0.113.7", "10.192.9.1", "10.128.0.1");
+        const own = ["127.0.0.1", "::1", "203.0.113.7"];
+        memory.current = {
+          // The last two: of a ClusterNet that is wanted, and of one that was.
+          loopbackAddresses: [...own, "10.192.9.1", "10.128.0.1"].map(parseAddress),
+          clusterNets: [...row.clusterNets, "10.128.0.0/11"].map(parsePrefix),
+        };
+        if (row.name === "down") await host.down(two);
+        else await host.apply({ ...two, loopbackAddresses: [] });
+        expect(fake.loopback).toEqual(own);
+      });
+    },
+  );
+
   test("that an earlier run added are taken away by the next", async () => {
     await withBench(async ({ fake, host, restarted }) => {
       await host.apply(two);
