@@ -561,10 +561,10 @@ function checkExternalAddress(
 ): void {
   if (address === "auto") return;
   const inside = clusterNets.find((net) => containsAddress(net, address));
-  const reason = inside === undefined ? unusableReason(address) : `inside ClusterNet ${inside.text}`;
+  const reason = inside === undefined ? unusableReason(address) : `it is inside ClusterNet ${inside.text}`;
   if (reason === undefined) return;
   throw new SettingsError(
-    `Cannot use ${originOf(given, "external-address")} ${quote(address.text)}: it is ${reason}`,
+    `Cannot use ${originOf(given, "external-address")} ${quote(address.text)}: ${reason}`,
     { hint: "Give the address at which other nodes reach this one outside the mesh" },
   );
 }
