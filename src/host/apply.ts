@@ -288,12 +288,15 @@ async function setPeers(
   return problems;
 }
 
-/** The interface is gone, or `wg` is, or its time ran out: halving would only fail more often. */
+/**
+ * The interface is gone, or `wg` is, or its time ran out: halving would only fail more often. "Protocol not supported"
+ * is what `wg` says of an interface of wireguard-go that goes just then, where the kernel has no WireGuard.
+ */
 function isAboutInterface(error: unknown): boolean {
   return (
     !(error instanceof CommandError) ||
     error.exitCode === undefined ||
-    /Unable to access interface|No such device/.test(error.stderr)
+    /Unable to access interface|No such device|Protocol not supported/.test(error.stderr)
   );
 }
 

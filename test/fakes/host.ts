@@ -52,6 +52,8 @@ export class FakeHost {
   loopback = ["127.0.0.1", "::1"];
   /** UDP ports that somebody else holds. */
   readonly takenPorts = new Set<number>();
+  /** What `wg` says of an interface that is not there. */
+  missingInterface = "Unable to access interface: No such device";
   /** Every command that was to change something. */
   readonly changes: string[] = [];
   /** How many commands only looked. */
@@ -152,7 +154,7 @@ export class FakeHost {
 
   #dump(argv: readonly string[], name: string): string {
     const link = this.links.get(name);
-    if (link?.kind !== "wireguard") throw refuse(argv, "Unable to access interface: No such device");
+    if (link?.kind !== "wireguard") throw refuse(argv, this.missingInterface);
     const own = link.publicKey ?? "(none)";
     const mark = link.fwmark === 0 ? "off" : `0x${link.fwmark.toString(16)}`;
     const lines = [...link.peers].map(([key, peer]) =>

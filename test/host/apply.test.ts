@@ -140,9 +140,14 @@ describe("apply()", () => {
     });
   });
 
-  test("does not try every peer when the interface is gone, and makes it again the next time", async () => {
+  test.each([
+    "Unable to access interface: No such device",
+    "Unable to modify interface: No such device",
+    "Unable to modify interface: Protocol not supported",
+  ])("blames no peer when the interface is gone (%s), and makes it again the next time", async (said) => {
     await withBench(async ({ fake, host }) => {
       await host.apply(two);
+      fake.missingInterface = said;
       fake.links.delete("clusternet");
       fake.changes.length = 0;
       const peers = Array.from({ length: 3_000 }, (_, index) =>
@@ -152,12 +157,13 @@ describe("apply()", () => {
       expect({
         complete: lost.complete,
         commands: fake.changes.length,
-        problems: lost.problems.length,
+        problems: lost.problems.map(({ nodeId, message }) => [nodeId, message]),
       }).toEqual({
         complete: false,
         commands: 1,
-        problems: 1,
+        problems: [[undefined, expect.stringMatching(/^Cannot set \d+ peers of interface "clusternet": /)]],
       });
+      fake.missingInterface = "Unable to access interface: No such device";
       await host.apply(two);
       expect(fake.show()).toBe(await shownWhenDone(two));
     });
