@@ -35,6 +35,8 @@ export interface Places {
 /** The process that holds a place, as far as it can be seen. */
 export interface Holder {
   readonly pid?: number;
+  /** Whose process it is, when it is not of our own user: anybody may hold the name of an interface. */
+  readonly userId?: number;
   /** Its program and arguments, quoted and cut. */
   readonly commandLine?: string;
 }
@@ -154,7 +156,7 @@ function bindName(interfaceName: string): number {
   }
   throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it in this network namespace`, {
     exit: exitStatus.temporary,
-    hint: "Stop that agent first, or give this one an interface of its own with --interface",
+    hint: "Stop that process first (ss -xap shows it to root), or give this one an interface of its own with --interface",
   });
 }
 
@@ -209,7 +211,8 @@ function withLibc<T>(use: (libc: Libc) => T): T {
 
 function describeHolder(holder: Holder | undefined): string {
   if (holder?.pid === undefined) return "a process that cannot be seen from here";
-  return `process ${holder.pid}${holder.commandLine === undefined ? "" : ` (${holder.commandLine})`}`;
+  const user = holder.userId === undefined ? "" : ` of user ${holder.userId}`;
+  return `process ${holder.pid}${user}${holder.commandLine === undefined ? "" : ` (${holder.commandLine})`}`;
 }
 
 function findDirectoryHolder(path: string): Holder | undefined {
@@ -243,9 +246,18 @@ function findProcess(matches: (descriptor: string) => boolean): Holder | undefin
         (fd) => whileThere(() => matches(`/proc/${pid}/fd/${fd}`)) === true,
       ),
     );
-    if (found === true) return { pid: Number(pid), ...commandLineOf(pid) };
+    if (found === true) return { pid: Number(pid), ...userOf(pid), ...commandLineOf(pid) };
   }
   return undefined;
+}
+
+function userOf(pid: string): Pick<Holder, "userId"> {
+  // Not the owner of the directory: that of a process which has changed its user is root's.
+  const text = whileThere(() => readFileSync(`/proc/${pid}/status`, "utf8"));
+  const effective = /^Uid:\t\d+\t(\d+)/m.exec(text ?? "")?.[1];
+  return effective === undefined || Number(effective) === process.geteuid?.()
+    ? {}
+    : { userId: Number(effective) };
 }
 
 function commandLineOf(pid: string): Pick<Holder, "commandLine"> {

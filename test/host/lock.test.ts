@@ -98,6 +98,23 @@ describe("acquireLocks()", () => {
     });
   });
 
+  test("names the user of a process that is another's", async () => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(
+        places,
+        async ({ pid }) => {
+          const { message } = await failure(() =>
+            acquireLocks({ ...other, interfaceName: places.interfaceName }),
+          );
+          expect(message).toStartWith(
+            `Cannot use interface "${places.interfaceName}": process ${pid} of user 65534 ("`,
+          );
+        },
+        { child: "process.setuid(65534);" },
+      );
+    });
+  });
+
   test("lets two agents live with other directories and interfaces", async () => {
     await withPlaces(async (places, other) => {
       await whileHeld(places, () => tryLocks(other));
