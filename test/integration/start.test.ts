@@ -632,9 +632,8 @@ describe("a restart", () => {
       async () => (await place.machine.exec(["ip", "link", "show", "clusternet"])).includes("group 9"),
       { limitMs: soonMs, what: "the group to be put back" },
     );
-    expect((await alone.peers(() => true, soonMs)).map(([key]) => key).toSorted()).toEqual(
-      papers.map(({ key }) => key).toSorted(),
-    );
+    const kept = await alone.peers(() => true, soonMs);
+    expect(new Set(kept.map(([key]) => key))).toEqual(new Set(papers.map(({ key }) => key)));
     for (const id of ["b", "c"]) await curator.call.remove(id);
   });
 });
