@@ -8,7 +8,17 @@
  */
 import { join, resolve } from "node:path";
 import * as v from "valibot";
-import { interfaceNameForm, isInterfaceName } from "./checks.ts";
+import {
+  checkClusterNets,
+  checkMtu,
+  formOfNumber,
+  interfaceNameForm,
+  isInRange,
+  isInterfaceName,
+  isPath,
+  numberRanges,
+  type NumberRange,
+} from "./checks.ts";
 import type { CuratorOptions } from "./commands/curator.ts";
 import type { NodeCommandOptions, NodeListOptions } from "./commands/node.ts";
 import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
@@ -17,7 +27,6 @@ import {
   type Address,
   type Prefix,
   containsAddress,
-  overlaps,
   parseAddress,
   parsePrefix,
   unusableReason,
@@ -114,13 +123,6 @@ const curatorPort = 7835;
 export const defaultListenPort = 7838;
 /** The network of the cluster, unless `--cluster-net` says otherwise. */
 export const defaultClusterNet = "10.192.0.0/11";
-/** A timer cannot wait longer: 2^31 - 1 milliseconds. */
-const maxTimerSeconds = 2_147_483;
-/** IPv6 asks this of every link; below it the kernel drops the IPv6 routes of the interface. */
-const minIpv6Mtu = 1280;
-
-/** Networks that a mesh can never be: this host's own, the link's, groups. */
-const neverClusterNet = ["127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::1/128", "fe80::/10", "ff00::/8"];
 
 /** What is wrong with a value, without naming it: "found, expected …". */
 class FormError extends Error {}
@@ -148,11 +150,11 @@ function formMessage(value: string, error: Error): string {
   return (found < 0 ? error.message : error.message.slice(found + quote(value).length + 2)) + hint;
 }
 
-function wholeNumber(least: number, most: number) {
+function wholeNumber(range: NumberRange) {
   return (found: string): number => {
     const value = /^(0|[1-9][0-9]{0,9})$/.test(found) ? Number(found) : Number.NaN;
-    if (value >= least && value <= most) return value;
-    throw new FormError(`expected a whole number from ${least} to ${most}`);
+    if (isInRange(value, range)) return value;
+    throw new FormError(`expected ${formOfNumber(range)}`);
   };
 }
 
@@ -175,7 +177,7 @@ function parseSwitch(found: string): boolean {
 }
 
 function parseDirectory(found: string): string {
-  if (found === "" || found.includes("\0")) throw new FormError("expected the path of a directory");
+  if (!isPath(found)) throw new FormError("expected the path of a directory");
   return found;
 }
 
@@ -185,7 +187,7 @@ function parseDataDirectory(found: string): string {
 }
 
 function parseFile(found: string): string {
-  if (found === "" || found.includes("\0")) throw new FormError("expected the path of a file");
+  if (!isPath(found)) throw new FormError("expected the path of a file");
   return found;
 }
 
@@ -294,16 +296,16 @@ const runSchema = v.object({
   ...tlsEntries,
   "node-id": v.optional(text(parseNodeId)),
   "curator-id": v.optional(v.array(text(parseNodeId))),
-  "listen-port": v.optional(text(wholeNumber(1, 65535)), `${defaultListenPort}`),
+  "listen-port": v.optional(text(wholeNumber(numberRanges.listenPort)), `${defaultListenPort}`),
   "pod-prefix": v.optional(v.array(text(parsePrefix)), []),
   "external-address": v.optional(text(orWord("auto", parseAddress)), "auto"),
   "report-status": v.optional(text(oneOf("auto", "on", "off")), "auto"),
-  mtu: v.optional(text(orWord("auto", wholeNumber(576, 65535))), "auto"),
+  mtu: v.optional(text(orWord("auto", wholeNumber(numberRanges.mtu))), "auto"),
   wireguard: v.optional(text(oneOf("kernel", "userspace", "auto")), "auto"),
-  keepalive: v.optional(text(orWord("off", wholeNumber(1, 65535))), "off"),
-  resync: v.optional(text(wholeNumber(1, maxTimerSeconds)), "30"),
+  keepalive: v.optional(text(orWord("off", wholeNumber(numberRanges.keepaliveSeconds))), "off"),
+  resync: v.optional(text(wholeNumber(numberRanges.resyncSeconds)), "30"),
   once: switchEntry,
-  timeout: v.optional(text(wholeNumber(1, maxTimerSeconds)), "30"),
+  timeout: v.optional(text(wholeNumber(numberRanges.timeoutSeconds)), "30"),
   "dry-run": switchEntry,
 });
 
@@ -416,7 +418,7 @@ function needed<Name extends string>(
 /** Settings of `curator`. Throws UsageError, SettingsError. */
 export function parseCuratorSettings(given: GivenFlags): CuratorSettings {
   const flags = parseFlags(curatorSchema, given);
-  const clusterNets = checkClusterNets(flags["cluster-net"], given);
+  const clusterNets = checkClusterNets(flags["cluster-net"], originOf(given, "cluster-net"));
   if (flags.insecure) {
     refuseTlsFlags(given);
     if (!flags["insecure-anywhere"]) requireLoopback([flags.listen], given, "listen");
@@ -448,9 +450,9 @@ export function parseRunSettings(given: GivenFlags): RunSettings {
       );
     }
   }
-  const clusterNets = checkClusterNets(flags["cluster-net"], given);
+  const clusterNets = checkClusterNets(flags["cluster-net"], originOf(given, "cluster-net"));
   checkExternalAddress(flags["external-address"], clusterNets, given);
-  checkMtu(flags.mtu, clusterNets, given);
+  checkMtu(flags.mtu, clusterNets, originOf(given, "mtu"));
   return {
     ...placeOf(flags),
     ...chooseCurators(flags.curator, clusterNets),
@@ -525,35 +527,6 @@ function requireLoopback(hosts: readonly HostPort[], given: GivenFlags, name: st
   }
 }
 
-function checkClusterNets(nets: readonly Prefix[], given: GivenFlags): readonly Prefix[] {
-  const origin = originOf(given, "cluster-net");
-  for (const family of [4, 6] as const) {
-    const same = nets.filter((net) => net.family === family);
-    if (same.length > 1) {
-      throw new UsageError(
-        `Cannot use ${origin} ${same.map((net) => quote(net.text)).join(" and ")}: expected one IPv${family} network at most`,
-      );
-    }
-  }
-  for (const net of nets) {
-    if (net.length === 0) {
-      throw new SettingsError(
-        `Cannot use ${origin} ${quote(net.text)}: it is every address, expected a part`,
-        {
-          hint: "A ClusterNet is routed into the mesh as a whole, so it must leave the underlay out",
-        },
-      );
-    }
-    const never = neverClusterNet.map(parsePrefix).find((each) => overlaps(each, net));
-    if (never !== undefined) {
-      throw new SettingsError(
-        `Cannot use ${origin} ${quote(net.text)}: it overlaps ${never.text}, which is never routed into a mesh`,
-      );
-    }
-  }
-  return nets;
-}
-
 function checkExternalAddress(
   address: Address | "auto",
   clusterNets: readonly Prefix[],
@@ -566,14 +539,6 @@ function checkExternalAddress(
   throw new SettingsError(
     `Cannot use ${originOf(given, "external-address")} ${quote(address.text)}: ${reason}`,
     { hint: "Give the address at which other nodes reach this one outside the mesh" },
-  );
-}
-
-function checkMtu(mtu: number | "auto", clusterNets: readonly Prefix[], given: GivenFlags): void {
-  const ipv6 = clusterNets.find((net) => net.family === 6);
-  if (mtu === "auto" || ipv6 === undefined || mtu >= minIpv6Mtu) return;
-  throw new SettingsError(
-    `Cannot use ${originOf(given, "mtu")} "${mtu}": ClusterNet ${ipv6.text} is IPv6, which needs ${minIpv6Mtu} or more`,
   );
 }
 
