@@ -292,6 +292,7 @@ function planEndpoint(
   if (seen?.endpoint === undefined) return announced;
   const before = memory.announced.get(peer.publicKey);
   if (before !== undefined && before !== announced) return announced;
+  if (memory.tried.get(peer.publicKey)?.has(seen.endpoint) === true) return announced;
   if ((memory.quietMs.get(peer.publicKey) ?? 0) >= quietLimitMs) return announced;
   const judgedByHandshake = memory.starting || before === undefined;
   const age = memory.nowSeconds - seen.latestHandshakeSeconds;

@@ -113,6 +113,8 @@ export interface EndpointMemory {
   readonly starting: boolean;
   /** Announced endpoint that was last set or found right, by key. */
   readonly announced: ReadonlyMap<PublicKey, string>;
+  /** Endpoints that a command which failed was to set, and may have set, by key. */
+  readonly tried: ReadonlyMap<PublicKey, ReadonlySet<string>>;
   /** Milliseconds (monotonic) for which the received bytes of a peer stand still; absent: not known. */
   readonly quietMs: ReadonlyMap<PublicKey, number>;
   readonly nowSeconds: number;

@@ -114,6 +114,8 @@ export class LinuxHost implements Host {
   #networks: readonly Prefix[] = [];
   #starting = true;
   #announced: ReadonlyMap<PublicKey, string> = new Map();
+  /** Endpoints that commands which failed since then were to set. */
+  #tried: ReadonlyMap<PublicKey, ReadonlySet<string>> = new Map();
   #ourPeers: ReadonlySet<PublicKey> = new Set();
   /** Received bytes of each peer, since when they stand still, and when that was last looked at. */
   #received: ReadonlyMap<PublicKey, { bytes: number; sinceMs: number }> = new Map();
@@ -218,9 +220,9 @@ export class LinuxHost implements Host {
       this.#ourPeers = new Set([...this.#ourPeers, ...wantedKeys]);
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
       const { seen, ...applied } = await this.#carryOut(plan, wanted, before, turn);
-      if (!applied.left.some((step) => step.kind === "set-peers" || step.kind === "sync-conf")) {
-        this.#learnEndpoints(wanted);
-      }
+      const unset = applied.left.filter((step) => step.kind === "set-peers" || step.kind === "sync-conf");
+      if (unset.length > 0) this.#doubtEndpoints(unset, wanted);
+      else this.#learnEndpoints(wanted);
       const problems = [...plan.problems, ...applied.problems];
       if (applied.left.length > 0) return { complete: false, ...applied, problems };
       // Whoever of them was not wanted any more is gone now.
@@ -387,12 +389,30 @@ export class LinuxHost implements Host {
 
   #learnEndpoints(wanted: WantedHost): void {
     this.#starting = false;
+    this.#tried = new Map();
     const announced = new Map<PublicKey, string>();
     for (const peer of wanted.peers) {
       const endpoint = announcedEndpoint(peer, wanted.listenPort);
       if (endpoint !== undefined) announced.set(peer.publicKey, endpoint);
     }
     this.#announced = announced;
+  }
+
+  /** What a command that failed may have set all the same: an endpoint found so has not roamed. */
+  #doubtEndpoints(unset: readonly Step[], wanted: WantedHost): void {
+    const tried = new Map(this.#tried);
+    for (const step of unset) {
+      const changes =
+        step.kind === "set-peers"
+          ? step.changes
+          : wanted.peers.map((peer) => ({ ...peer, endpoint: announcedEndpoint(peer, wanted.listenPort) }));
+      for (const { publicKey, endpoint } of changes) {
+        if (endpoint === undefined) continue;
+        const before = tried.get(publicKey) ?? new Set();
+        tried.set(publicKey, new Set([...before, endpoint].slice(-maxTried)));
+      }
+    }
+    this.#tried = tried;
   }
 
   #ownership({ clusterNets, publicKey }: DownWanted): Omit<Remembered, "endpoints" | "formerPeers"> {
@@ -429,6 +449,7 @@ export class LinuxHost implements Host {
       endpoints: {
         starting: this.#starting,
         announced: this.#announced,
+        tried: this.#tried,
         quietMs,
         nowSeconds: Math.floor(this.#options.clock.wallTime().getTime() / 1000),
       },
@@ -533,6 +554,9 @@ function runUntil(run: RunCommand, signal: AbortSignal | undefined): RunCommand 
 function isStopping(signal: AbortSignal | undefined): boolean {
   return signal?.aborted === true;
 }
+
+/** So many endpoints of a peer are known as tried; one that changes its address all the time must not fill the memory. */
+const maxTried = 4;
 
 /** What `down` wants of all that it does not name. */
 const nothing = { listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true } as const;

@@ -26,7 +26,13 @@ function remembered(change: Partial<Remembered> = {}): Remembered {
     ourKeys: new Set(),
     formerClusterNets: [],
     formerPeers: new Set(),
-    endpoints: { starting: false, announced: new Map(), quietMs: new Map(), nowSeconds: 1_000_000 },
+    endpoints: {
+      starting: false,
+      announced: new Map(),
+      tried: new Map(),
+      quietMs: new Map(),
+      nowSeconds: 1_000_000,
+    },
     ...change,
   };
 }
@@ -452,11 +458,14 @@ describe("planHost() sets an endpoint (C4.6)", () => {
   const now = 1_000_000;
   const roamed = "198.51.100.7:40000";
   const announced = "192.0.2.2:7838";
+  const stale = "192.0.2.2:7839";
 
   test.each([
     { name: "not when it is the announced one", endpoint: announced, set: false },
     { name: "not when it roamed", endpoint: roamed, set: false },
     { name: "when the announced address changed", endpoint: roamed, before: "192.0.2.3:7838", set: true },
+    { name: "when a command that failed may have set it", endpoint: stale, tried: [stale], set: true },
+    { name: "not when one that failed was to set another", endpoint: roamed, tried: [stale], set: false },
     { name: "when nothing came for 275 s", endpoint: roamed, quietMs: 275_000, set: true },
     { name: "not when nothing came for a little less", endpoint: roamed, quietMs: 274_999, set: false },
     {
@@ -494,6 +503,7 @@ describe("planHost() sets an endpoint (C4.6)", () => {
     ({
       endpoint,
       before = announced,
+      tried = [],
       quietMs = 0,
       starting = false,
       age = 10,
@@ -521,6 +531,7 @@ describe("planHost() sets an endpoint (C4.6)", () => {
       const endpoints = {
         starting,
         announced: new Map([[key, before]]),
+        tried: new Map([[key, new Set(tried)]]),
         quietMs: new Map([[key, quietMs]]),
         nowSeconds: now,
       };

@@ -484,6 +484,40 @@ describe("endpoints", () => {
     });
   });
 
+  test("are set back when a change of them failed, was done all the same, and is taken back", async () => {
+    await withBench(async ({ fake, host }) => {
+      await host.apply(two);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2));
+      if (peer === undefined) throw new Error("no peer");
+      fake.fate = (command) => (command.includes(":7839") ? "done but failed" : "done");
+      expect((await host.apply({ ...two, listenPort: 7839 })).complete).toBe(false);
+      expect(endpointOf(fake)).toBe("192.0.2.2:7839");
+      await host.apply(two);
+      expect(endpointOf(fake)).toBe("192.0.2.2:7838");
+      peer.endpoint = roamed;
+      host.invalidate();
+      await host.apply(two);
+      expect(endpointOf(fake)).toBe(roamed);
+    });
+  });
+
+  test("that roamed are left alone while another peer is refused again and again", async () => {
+    await withBench(async ({ fake, host, clock }) => {
+      const key = publicKeyOf(3);
+      fake.fate = (command) => (command.includes(key) ? "refused" : "done");
+      await host.apply(two);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2));
+      if (peer === undefined) throw new Error("no peer");
+      peer.endpoint = roamed;
+      peer.handshake = clock.wallTime().getTime() / 1000;
+      for (let time = 0; time < 3; time++) {
+        host.invalidate();
+        expect((await host.apply(two)).complete).toBe(false);
+        expect(endpointOf(fake)).toBe(roamed);
+      }
+    });
+  });
+
   test("follow the announced address although they roamed", async () => {
     await withBench(async ({ fake, host }) => {
       await host.apply(two);
