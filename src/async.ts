@@ -100,6 +100,11 @@ export class Bell {
     this.#wake?.();
   }
 
+  /** Forgets a poke that nobody has waited for yet: for a loop that looks at everything now. */
+  clear(): void {
+    this.#rung = false;
+  }
+
   /** Resolves at the next poke (or the one not yet seen), after `timeoutMs`, or when `signal` aborts. Never rejects. */
   async wait(timeoutMs: number, signal: AbortSignal, clock: Clock): Promise<void> {
     if (this.#rung || signal.aborted) {

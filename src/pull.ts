@@ -131,6 +131,8 @@ export class Pull {
   #everApplied = false;
   /** The mesh that the log knows of, and how much was told in this minute. */
   #told: Mesh = { peers: [] };
+  /** The kernel told of something since the last turn began. */
+  #hinted = false;
   #tellingSinceMs = 0;
   #toldSingly = 0;
   #untold = 0;
@@ -143,6 +145,7 @@ export class Pull {
 
   /** Until `signal` aborts. Never throws for what the Curator or the host does. */
   async run(signal: AbortSignal): Promise<void> {
+    this.#lastTurnMs = this.#parts.clock.nowMs();
     // The addresses of this host decide about other nodes' addresses (C4.6), so it is read before the first mesh.
     this.#seen = await this.#parts.host.read(signal).catch((error: unknown) => {
       this.#parts.log.warn("Cannot read this host yet", { error: describeError(error) });
@@ -214,10 +217,7 @@ export class Pull {
   /** The kernel told of a change that may concern us: the host is read and compared at once. */
   hint(): void {
     this.#parts.host.invalidate();
-    // What fails makes hints of its own (a link that comes and goes again): they must not take the place of the backoff.
-    if (this.#retryAtMs !== undefined) {
-      this.#nextTurnMs = Math.max(this.#nextTurnMs, this.#lastTurnMs + failingHintMs);
-    }
+    this.#hinted = true;
     this.#bell.poke();
   }
 
@@ -286,6 +286,7 @@ export class Pull {
     const { clock, tracker } = this.#parts;
     while (!signal.aborted) {
       const startMs = clock.nowMs();
+      this.#hinted = false;
       await this.#turn(signal);
       const endMs = clock.nowMs();
       this.#lastTurnMs = endMs;
@@ -293,8 +294,14 @@ export class Pull {
       this.#nextTurnMs = Math.max(startMs + minApplyIntervalMs, endMs + restMs);
       const dueMs = Math.min(this.#resyncAtMs, this.#retryAtMs ?? Infinity, tracker.settleAtMs ?? Infinity);
       await this.#bell.wait(Math.min(Math.max(0, dueMs - clock.nowMs()), pulseMs), signal, clock);
+      // What fails makes hints of its own (a link that comes and goes again): they must not take the place of the backoff.
+      if (this.#hinted && this.#retryAtMs !== undefined) {
+        this.#nextTurnMs = Math.max(this.#nextTurnMs, endMs + failingHintMs);
+      }
       const early = this.#nextTurnMs - clock.nowMs();
       if (early > 0) await clock.sleep(early, signal);
+      // Whatever rang meanwhile is seen by the turn that comes now.
+      this.#bell.clear();
     }
   }
 

@@ -116,14 +116,18 @@ export class Push {
   }
 
   async #loop(signal: AbortSignal): Promise<void> {
-    const { clock, connection } = this.#parts;
+    const { clock, connection, own } = this.#parts;
     while (!signal.aborted) {
       this.#lastTurnMs = clock.nowMs();
       const current = connection.get();
       const { compared } = this.#parts.pull.get();
       if (current !== undefined && compared && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
         this.#retryAtMs = undefined;
+        const claim = own.get();
         await this.#turn(current, signal);
+        // What failed was the old claim, or the old Curator.
+        if ((own.get() !== claim || connection.get() !== current) && !this.#removed)
+          this.#retryAtMs = undefined;
       }
       // Without a connection, or an interface, there is nothing to do at that time.
       const retryAtMs =
@@ -298,11 +302,12 @@ export class Push {
     // The Curator has no status of this node, whatever was reported before.
     this.#reported = undefined;
     this.#missingStatusSinceMs ??= clock.nowMs();
-    if (this.#settings.reportStatus === "auto" && clock.nowMs() >= this.#statusDueMs) this.#reporting = true;
+    if (clock.nowMs() >= this.#statusDueMs) this.#reporting = true;
   }
 
-  /** When `auto` reports the status itself, if the Curator goes on missing it. */
+  /** When `auto` reports the status itself, if the Curator goes on missing it; never with another setting. */
   get #statusDueMs(): number {
+    if (this.#settings.reportStatus !== "auto") return Infinity;
     return (this.#missingStatusSinceMs ?? Infinity) + missingStatusMs;
   }
 }

@@ -93,7 +93,10 @@ function writeWhole(
   return "all";
 }
 
-/** poll(2) of one descriptor for POLLOUT. An error or a reader that has gone counts as room: the write then says which. */
+/**
+ * poll(2) of one descriptor for POLLOUT. An error or a reader that has gone counts as room: the write then says which.
+ * A signal that cuts the wait short does not: a write would then wait for ever, and what the signal asks for with it.
+ */
 function writablePoll(): Poll {
   const pollOut = 4;
   const libc = dlopen("libc.so.6", { poll: { args: ["ptr", "u64", "i32"], returns: "i32" } });
@@ -104,6 +107,6 @@ function writablePoll(): Poll {
     view.setInt32(0, descriptor, true);
     view.setInt16(4, pollOut, true);
     view.setInt16(6, 0, true);
-    return libc.symbols.poll(ptr(entry), 1, waitMs) !== 0;
+    return libc.symbols.poll(ptr(entry), 1, waitMs) > 0;
   };
 }

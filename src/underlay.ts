@@ -4,7 +4,7 @@
  * Looks at start, when the kernel tells of a change, when another Curator is connected (the route to it decides) and
  * at every resync. What cannot be read is logged and leaves the last values as they are.
  */
-import { Bell, Value, pulseMs, type Clock, type Watched } from "./async.ts";
+import { Bell, Value, aborted, pulseMs, type Clock, type Watched } from "./async.ts";
 import type { Address, Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { chooseExternalAddress, chooseMtu, type Underlay } from "./core/underlay.ts";
@@ -78,11 +78,13 @@ export class UnderlayFollower {
         this.#bell.poke();
       }
     };
+    const stopped = aborted(signal);
     const look = async (): Promise<void> => {
       while (!signal.aborted) {
         this.#lastTurnMs = clock.nowMs();
         await this.#bell.wait(Math.min(this.#settings.resyncMs, pulseMs), signal, clock);
-        if (!signal.aborted) await this.read();
+        // A reading changes nothing, so one that hangs is left behind when the agent stops.
+        if (!signal.aborted) await Promise.race([this.read(), stopped]);
       }
     };
     await Promise.all([watchCurator(), look()]);

@@ -56,12 +56,15 @@ class FakeConnection implements CuratorConnection {
 
   async *watchLeader(): AsyncIterable<never> {}
 
-  announce({ prefixes }: Announcement): Promise<void> {
+  /** Until this resolves, no announcement is answered. */
+  gate: Promise<void> = Promise.resolve();
+
+  async announce({ prefixes }: Announcement): Promise<void> {
     this.tries++;
     const code = this.answers.shift() ?? 0;
-    if (code !== 0) return Promise.reject(new CuratorError(`Cannot announce: code ${code}`, { code }));
+    await this.gate;
+    if (code !== 0) throw new CuratorError(`Cannot announce: code ${code}`, { code });
     this.announced.push(prefixes.map((each) => each.text).join(" "));
-    return Promise.resolve();
   }
 
   reportStatus(report: StatusReport): Promise<void> {
@@ -182,6 +185,22 @@ describe("Push", () => {
       await run.clock.advance(60_000);
     }
     expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  test("announces a claim that changed while the old one was refused at once, not one backoff later", async () => {
+    const run = start();
+    run.clock.nextRandom = 0.999;
+    const gate = Promise.withResolvers<void>();
+    run.curator.gate = gate.promise;
+    run.curator.answers = [14];
+    run.connect();
+    await until(() => run.curator.tries === 1);
+    run.own.set(own("10.192.7.0/24"));
+    await run.clock.advance(0);
+    gate.resolve();
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.announced).toEqual(["192.0.2.1/32 10.192.7.0/24"]);
     await run.end();
   });
 
@@ -346,6 +365,7 @@ describe("Push", () => {
     await until(() => run.curator.tries === 1);
     for (let turns = 0; turns < 120; turns++) await run.clock.advance(1000);
     expect(run.curator.tries).toBeGreaterThan(5);
+    expect(run.curator.tries).toBeLessThan(30);
     expect(run.curator.reports).toEqual([]);
     await run.end();
   });

@@ -217,7 +217,9 @@ export class LinuxHost implements Host {
       const before = await this.#known(wanted, turn);
       const plan = planHost(wanted, before, this.#remembered(wanted));
       const wantedKeys = wanted.peers.map((peer) => peer.publicKey);
-      this.#ourPeers = new Set([...this.#ourPeers, ...wantedKeys]);
+      // Only those that are still there: while nothing succeeds, keys that come and go must not add up.
+      const there = [...this.#ourPeers].filter((key) => before.interface?.peers.has(key) === true);
+      this.#ourPeers = new Set([...there, ...wantedKeys]);
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
       const { seen, ...applied } = await this.#carryOut(plan, wanted, before, turn);
       const unset = applied.left.filter((step) => step.kind === "set-peers" || step.kind === "sync-conf");
@@ -400,7 +402,8 @@ export class LinuxHost implements Host {
 
   /** What a command that failed may have set all the same: an endpoint found so has not roamed. */
   #doubtEndpoints(unset: readonly Step[], wanted: WantedHost): void {
-    const tried = new Map(this.#tried);
+    const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
+    const tried = new Map([...this.#tried].filter(([publicKey]) => wantedKeys.has(publicKey)));
     for (const step of unset) {
       const changes =
         step.kind === "set-peers"
