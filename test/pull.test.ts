@@ -284,6 +284,24 @@ describe("Pull", () => {
     await run.end();
   });
 
+  test("lets hints that a failure makes itself not take the place of the backoff", async () => {
+    const run = start();
+    await run.clock.advance(500);
+    run.host.failures = Array.from({ length: 500 }, () => ({ kind: "apply-failed", message: "no" }) as const);
+    run.clock.nextRandom = 0.999;
+    run.pull.hint();
+    await run.clock.advance(10_000);
+    const before = run.host.applied.length;
+    for (let hint = 0; hint < 80; hint++) {
+      run.pull.hint();
+      await run.clock.advance(250);
+    }
+    const turns = run.host.applied.length - before;
+    expect(turns).toBeGreaterThan(8);
+    expect(turns).toBeLessThanOrEqual(20_000 / 1_500 + 2);
+    await run.end();
+  });
+
   test("asks for the opinion of another stream, five minutes later, when a picture lacks too many peers", async () => {
     const run = start();
     run.clock.nextRandom = 0;
