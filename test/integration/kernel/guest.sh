@@ -165,8 +165,9 @@ done
 on a ip address add 192.0.2.1/24 dev eth0
 on b ip address add 192.0.2.2/24 dev eth0
 on c ip address add 192.0.2.3/24 dev eth0
-# Link-local addresses come by themselves, after a moment: what is compared later must be there before.
-for name in a b c; do wait_for 10 on "$name" sh -c 'ip -6 address show dev eth0 | grep -q fe80'; done
+# Link-local addresses come by themselves, after a moment, and their routes when they are proved to be ours alone:
+# what is compared later must be there before.
+for name in a b c; do wait_for 10 on "$name" sh -c 'ip -6 address show dev eth0 | grep fe80 | grep -qv tentative'; done
 inventory a >/tmp/before
 
 "$program" curator --store memory --insecure --insecure-anywhere --listen "$curator" --data-dir /data/curator \
