@@ -15,6 +15,9 @@ export interface NumberRange {
   readonly most: number;
 }
 
+/** UDP port of WireGuard, unless somebody says otherwise. */
+export const defaultListenPort = 7838;
+
 /** A timer cannot wait longer: 2^31 - 1 milliseconds. */
 const maxTimerSeconds = 2_147_483;
 

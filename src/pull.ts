@@ -153,7 +153,7 @@ export class Pull {
     });
     const { fileTime } = this.#settings;
     if (fileTime !== undefined) {
-      this.#told = { peers: this.wanted().wanted.peers };
+      this.#told = this.mesh;
       this.#parts.log.info("Starting from the last file", {
         peers: this.#told.peers.length,
         writtenAt: fileTime.toISOString(),
@@ -170,7 +170,7 @@ export class Pull {
   async hear(timeoutMs: number, signal: AbortSignal): Promise<void> {
     const { tracker, curator, host, clock } = this.#parts;
     this.#seen = await host.read(signal);
-    // The mesh of before decides who holds what (C4.5).
+    // The mesh of before decides which picture removes too much (C4.8).
     this.wanted();
     let lastProblems: readonly Problem[] = [];
     const stop = new AbortController();
@@ -211,7 +211,7 @@ export class Pull {
 
   /** The newest mesh, whether or not it is applied: who is behind a peer of the interface. */
   get mesh(): Mesh {
-    return { peers: this.wanted().wanted.peers };
+    return this.#parts.tracker.build(this.#currentRules(this.#parts.own.get())).mesh;
   }
 
   /** The kernel told of a change that may concern us: the host is read and compared at once. */

@@ -7,7 +7,7 @@
  */
 import { join, resolve } from "node:path";
 import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
-import { checkOptions } from "./checks.ts";
+import { checkOptions, defaultListenPort } from "./checks.ts";
 import { rememberedCurator } from "./core/curators.ts";
 import { renderStep } from "./core/host-commands.ts";
 import type { SeenHost } from "./core/host-state.ts";
@@ -83,7 +83,6 @@ export interface Preview {
   readonly problems: readonly Problem[];
 }
 
-const defaultListenPort = 7838;
 const defaultResyncSeconds = 30;
 /** A host that takes longer to be read (`wg` hangs) is told of as it was last seen: who asks waits 2 s (commands/status.ts). */
 const statusReadMs = 1_000;
@@ -222,7 +221,7 @@ export class Service {
     const last = await file.read(key.publicKey, { closeToOthers: false });
     const memory = await this.#remember({ write: false });
     const host = this.#createHost(run, last, memory);
-    const { pull, own } = await this.#wire(run, key, host, file, last);
+    const { pull, own } = await this.#wire(run, key, host, file, { last, seen: await lookAtHost(host) });
     await pull.hear(timeoutMs, signal);
     const { wanted, problems } = pull.wanted();
     // As a run would: it writes the file first.
@@ -341,8 +340,10 @@ export class Service {
       this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
       const memory = await this.#remember({ write: true });
       const host = this.#createHost(run, last, memory);
+      const seen = await lookAtHost(host);
+      // An interface that is there tells what it uses; trying it out would make and delete a link.
       const implementation =
-        (await presentImplementation(host)) ?? (await chooseImplementation({ run, wireguard }));
+        seen?.interface?.implementation ?? (await chooseImplementation({ run, wireguard }));
       this.#log.info("Agent starts", {
         version,
         node: this.#self,
@@ -370,7 +371,7 @@ export class Service {
           clock: this.#clock,
         },
       );
-      const wired = await this.#wire(run, key, host, file, last);
+      const wired = await this.#wire(run, key, host, file, { last, seen });
       return { startedAt, key, locks, host, memory, housekeeping, ...wired };
     } catch (error) {
       locks.release();
@@ -409,7 +410,7 @@ export class Service {
     key: PrivateKey,
     host: LinuxHost,
     file: MeshFile,
-    last: LastMesh,
+    { last, seen }: { readonly last: LastMesh; readonly seen: SeenHost | undefined },
   ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory" | "housekeeping">> {
     const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
     const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
@@ -435,7 +436,7 @@ export class Service {
     const tracker = new Tracker({
       self: this.#self,
       fromFile: last.kind === "mesh" ? last.nodes : [],
-      complete: await isComplete(host, last),
+      complete: isComplete(seen, last),
     });
     const pull = new Pull(
       {
@@ -529,12 +530,12 @@ export class Service {
 }
 
 /**
- * What an interface that is there already uses: then nothing is tried out, which would make and delete a link. Throws
- * what tells of a missing program; a failure that may pass is left to the first apply.
+ * The host as the start finds it. Throws what tells of a missing program; a failure that may pass is left to the first
+ * apply.
  */
-async function presentImplementation(host: LinuxHost): Promise<Implementation | undefined> {
+async function lookAtHost(host: LinuxHost): Promise<SeenHost | undefined> {
   try {
-    return (await host.read()).interface?.implementation;
+    return await host.read();
   } catch (error) {
     if (error instanceof ClusternetError && error.exit === exitStatus.unavailable) throw error;
     return undefined;
@@ -543,15 +544,11 @@ async function presentImplementation(host: LinuxHost): Promise<Implementation | 
 
 /**
  * True when the interface has no peer that the last file does not name: then nothing that a Curator may still name is
- * removed by what is not wanted (C4.8). A file can be older than the interface, when it could not be written.
+ * removed by what is not wanted (C4.8). A file can be older than the interface, when it could not be written. Of a host
+ * that could not be read the careful answer is no.
  */
-async function isComplete(host: LinuxHost, last: LastMesh): Promise<boolean> {
-  try {
-    const { interface: seen } = await host.read();
-    const named = new Set<string>(last.kind === "mesh" ? last.nodes.map(({ publicKey }) => publicKey) : []);
-    return [...(seen?.peers.keys() ?? [])].every((publicKey) => named.has(publicKey));
-  } catch {
-    // The careful answer.
-    return false;
-  }
+function isComplete(seen: SeenHost | undefined, last: LastMesh): boolean {
+  if (seen === undefined) return false;
+  const named = new Set<string>(last.kind === "mesh" ? last.nodes.map(({ publicKey }) => publicKey) : []);
+  return [...(seen.interface?.peers.keys() ?? [])].every((publicKey) => named.has(publicKey));
 }

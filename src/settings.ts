@@ -11,6 +11,7 @@ import * as v from "valibot";
 import {
   checkClusterNets,
   checkMtu,
+  defaultListenPort,
   formOfNumber,
   interfaceNameForm,
   isInRange,
@@ -119,8 +120,6 @@ export interface CuratorSettings {
 
 /** TCP port of a Curator when none is written. */
 const curatorPort = 7835;
-/** UDP port of WireGuard. */
-export const defaultListenPort = 7838;
 /** The network of the cluster, unless `--cluster-net` says otherwise. */
 export const defaultClusterNet = "10.192.0.0/11";
 

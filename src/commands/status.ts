@@ -5,6 +5,7 @@
  * status then says that no agent runs. Changes nothing, and makes no key.
  */
 import { join } from "node:path";
+import { defaultListenPort } from "../checks.ts";
 import { judgeNode } from "../core/claim.ts";
 import { foreignInterface } from "../core/host-plan.ts";
 import type { SeenHost } from "../core/host-state.ts";
@@ -19,7 +20,7 @@ import { keyFileName, readKeyFile } from "../host/key-file.ts";
 import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
-import { type PlaceSettings, type StatusSettings, defaultListenPort } from "../settings.ts";
+import type { PlaceSettings, StatusSettings } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
 import { fetchStatus } from "../status-socket.ts";
 import { renderStatus } from "../status-text.ts";
