@@ -21,7 +21,7 @@ const demoPackages: readonly Package[] = [
   { name: "wireguard-tools", program: "wg" },
 ];
 
-/** The tests also boot a kernel and check shell scripts. */
+/** The tests also boot a kernel, check shell scripts and look at packets. */
 const testPackages: readonly Package[] = [
   ...demoPackages,
   // Linked statically, as the guest has no libraries; plain busybox has the same program.
@@ -29,6 +29,7 @@ const testPackages: readonly Package[] = [
   { name: "cpio", program: "cpio" },
   { name: "qemu-system-x86", program: "qemu-system-x86_64" },
   { name: "shellcheck", program: "shellcheck" },
+  { name: "tcpdump", program: "tcpdump" },
 ];
 
 /** What can be set up. */

@@ -11,6 +11,7 @@ import { join } from "node:path";
 import { build, isStale } from "./build.ts";
 import { closingLine, countTests, isGood, type Counts } from "./junit.ts";
 import { root } from "./paths.ts";
+import { faultTable, forgetFaults } from "../test/lab/fault-table.ts";
 import { setup } from "./setup.ts";
 
 const isIntegration = (file: string): boolean => file.startsWith("test/integration/");
@@ -48,6 +49,7 @@ export async function runTests(argv: readonly string[]): Promise<Counts> {
     await setup("tests");
     if (await isStale()) await build();
   }
+  await forgetFaults();
   let total: Counts = { passed: 0, failed: 0, skipped: 0 };
   for (const suite of suites) {
     if (suite.files.length === 0) continue;
@@ -58,6 +60,7 @@ export async function runTests(argv: readonly string[]): Promise<Counts> {
       skipped: total.skipped + counts.skipped,
     };
   }
+  for (const line of await faultTable()) console.log(line);
   return total;
 }
 

@@ -4,6 +4,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, statSync } from "node:fs";
 import { join } from "node:path";
+import { LeakWatch } from "../lab/leak-watch.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
 import { Ping } from "../lab/ping.ts";
 import { processesOf, removeOrphanedLabs } from "../lab/remains.ts";
@@ -121,6 +122,16 @@ describe("lab", () => {
     await cut.restore();
     await a.reach(b.address, { limitMs: 5_000 });
     await b.reach(a.address6, { limitMs: 5_000 });
+  });
+
+  test("a packet for ClusterNet that leaves unencrypted is seen, and only while it is watched", async () => {
+    const machine = await lab.machine("leaky");
+    await using watch = await LeakWatch.start(machine);
+    await machine.run(["ping", "-n", "-c", "1", "-W", "0.1", "10.192.9.9"]);
+    await machine.run(["ping", "-n", "-c", "1", "-W", "0.1", "192.0.2.250"]);
+    const leaked = await watch.stop();
+    expect(leaked.length).toBe(1);
+    expect(leaked[0]).toMatch(/> 10\.192\.9\.9: ICMP echo request/);
   });
 
   test("a spawned program is read line by line, waited for and ended", async () => {
