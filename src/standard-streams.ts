@@ -6,9 +6,9 @@
  * costs the line: a log that cannot be written must not end or stop an agent. A write to an ordinary pipe whose
  * reader has stopped reading waits for ever, so stderr is asked by poll(2) first whether there is room.
  */
-import { dlopen, ptr } from "bun:ffi";
 import { writeSync } from "node:fs";
 import { ClusternetError, isSystemError } from "./errors.ts";
+import { openLibc } from "./host/libc.ts";
 
 /** How long a full pipe of stderr may hold the program up, for each line. */
 const stderrPatienceMs = 20;
@@ -99,14 +99,14 @@ function writeWhole(
  */
 function writablePoll(): Poll {
   const pollOut = 4;
-  const libc = dlopen("libc.so.6", { poll: { args: ["ptr", "u64", "i32"], returns: "i32" } });
+  const libc = openLibc();
   // struct pollfd: the descriptor, what is asked, what is answered.
-  const entry = new ArrayBuffer(8);
-  const view = new DataView(entry);
+  const entry = new Uint8Array(8);
+  const view = new DataView(entry.buffer);
   return (descriptor, waitMs) => {
     view.setInt32(0, descriptor, true);
     view.setInt16(4, pollOut, true);
     view.setInt16(6, 0, true);
-    return libc.symbols.poll(ptr(entry), 1, waitMs) > 0;
+    return libc.poll(entry, waitMs) > 0;
   };
 }

@@ -6,10 +6,9 @@
  * interface does. The kernel frees both when the process ends, however it ends, and neither is inherited by the
  * programs that it starts. The socket is bound but never listens: nobody can connect to it, so nobody can disturb it.
  *
- * Bun has neither call, so libc is called directly. Who holds a place is looked up in /proc; a process of another
- * PID namespace, or of another user when we are not root, is not seen there and stays unnamed.
+ * Who holds a place is looked up in /proc. A process of another PID namespace is not seen there, nor, when we are not
+ * root, one of another user or one that closes its memory as our own agents do; such a process stays unnamed.
  */
-import { dlopen, ptr, read } from "bun:ffi";
 import {
   closeSync,
   constants,
@@ -25,6 +24,7 @@ import {
 import { quote } from "../core/problem.ts";
 import { ClusternetError, SettingsError, exitStatus, isSystemError } from "../errors.ts";
 import { systemReason } from "./files.ts";
+import { openLibc } from "./libc.ts";
 
 /** What one agent alone may hold. */
 export interface Places {
@@ -126,7 +126,8 @@ function lockDirectory(path: string, hint: string): number {
       cause: error,
     });
   }
-  const errno = withLibc((libc) => libc.flock(descriptor, LOCK_EX | LOCK_NB));
+  using libc = openLibc();
+  const errno = libc.flock(descriptor, LOCK_EX | LOCK_NB);
   if (errno === 0) return descriptor;
   closeSync(descriptor);
   const cannot = `Cannot use data directory ${quote(path)}`;
@@ -143,11 +144,9 @@ function lockDirectory(path: string, hint: string): number {
 function bindName(interfaceName: string): number {
   const cannot = `Cannot use interface ${quote(interfaceName)}`;
   const address = socketAddress(interfaceName);
-  const { descriptor, errno } = withLibc((libc) => {
-    const descriptor = libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) return { descriptor, errno: libc.errno() };
-    return { descriptor, errno: libc.bind(descriptor, address) };
-  });
+  using libc = openLibc();
+  const descriptor = libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const errno = descriptor < 0 ? libc.errno() : libc.bind(descriptor, address);
   if (errno === 0) return descriptor;
   if (descriptor >= 0) closeSync(descriptor);
   const holder = findNameHolder(interfaceName);
@@ -171,42 +170,6 @@ function socketAddress(interfaceName: string): Uint8Array {
   new DataView(bytes.buffer, bytes.byteOffset).setUint16(0, AF_UNIX, true);
   bytes.write(lockName(interfaceName), 3);
   return bytes;
-}
-
-interface Libc {
-  /** 0 or an errno. */
-  flock(descriptor: number, operation: number): number;
-  /** A descriptor, or less than zero. */
-  socket(domain: number, type: number, protocol: number): number;
-  /** 0 or an errno. */
-  bind(descriptor: number, address: Uint8Array): number;
-  /** Of the last call that failed. */
-  errno(): number;
-}
-
-function withLibc<T>(use: (libc: Libc) => T): T {
-  const library = dlopen("libc.so.6", {
-    flock: { args: ["i32", "i32"], returns: "i32" },
-    socket: { args: ["i32", "i32", "i32"], returns: "i32" },
-    bind: { args: ["i32", "ptr", "u32"], returns: "i32" },
-    __errno_location: { args: [], returns: "ptr" },
-  });
-  const { symbols } = library;
-  const errno = (): number => {
-    const location = symbols.__errno_location();
-    return location === null ? -1 : read.i32(location, 0);
-  };
-  try {
-    return use({
-      flock: (descriptor, operation) => (symbols.flock(descriptor, operation) === 0 ? 0 : errno()),
-      socket: (domain, type, protocol) => symbols.socket(domain, type, protocol),
-      bind: (descriptor, address) =>
-        symbols.bind(descriptor, ptr(address), address.length) === 0 ? 0 : errno(),
-      errno,
-    });
-  } finally {
-    library.close();
-  }
 }
 
 function describeHolder(holder: Holder | undefined): string {
