@@ -2,11 +2,13 @@
  * The executable: argv, environment, signals and exit status. The only place that ends the process.
  *
  * SIGTERM and SIGINT ask `run` and `curator` to stop; a second one ends the process at once. What is thrown on purpose is
- * printed as it says; anything else is a bug and is printed with its stack, exit 1.
+ * printed as it says; anything else is a bug and is printed with its stack, exit 1. Either way without the keys that
+ * the command has read, and no core dump holds them.
  */
 import { systemClock } from "./async.ts";
 import { execute, logSettingsOf, parseCommandLine } from "./cli.ts";
 import { ClusternetError, UsageError, describeError, exitStatus, type ExitStatus } from "./errors.ts";
+import { closeMemory } from "./host/closed-memory.ts";
 import { type Log, type LogSettings, createLog, defaultLogSettings } from "./log.ts";
 import { stderrWriter, writeStdout } from "./standard-streams.ts";
 
@@ -36,6 +38,8 @@ async function main(): Promise<ExitStatus> {
     const settings = logSettingsOf(invocation);
     log = createLog(settings, write);
     format = settings.format;
+    // Before any key is read, and not for help, which reads none and should come at once.
+    if (invocation.command !== "help") for (const failed of closeMemory()) log.warn(failed);
     return await execute(invocation, {
       log,
       signal: invocation.command === "run" || invocation.command === "curator" ? stopSignal() : never,
