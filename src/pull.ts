@@ -9,7 +9,7 @@
  * the mesh back (C4.10).
  */
 import { Backoff, Bell, Value, applyBackoff, pulseMs, type Clock, type Watched } from "./async.ts";
-import type { NamedCurator } from "./core/curators.ts";
+import type { LearnedCurator } from "./core/curators.ts";
 import type { SeenHost, WantedHost } from "./core/host-plan.ts";
 import type { Mesh } from "./core/mesh.ts";
 import { diffMeshes } from "./core/mesh-changes.ts";
@@ -93,7 +93,7 @@ export interface PullState {
   readonly selfNode?: Node;
   readonly selfStatus?: Uint8Array;
   /** Curators that the cluster names; the same array while they are the same. */
-  readonly curators: readonly NamedCurator[];
+  readonly curators: readonly LearnedCurator[];
 }
 
 const noAddresses: ReadonlySet<string> = new Set();

@@ -384,7 +384,7 @@ export class Service {
     const file = new StateFile(this.#path("state"), await readBootId());
     const state = await file.read(this.#log, { closeToOthers: write });
     this.#options.curator.learn(
-      state.learnedCurators.flatMap((text) => rememberedCurator(text, this.#clusterNets) ?? []),
+      state.learnedCurators.flatMap((each) => rememberedCurator(each, this.#clusterNets) ?? []),
     );
     return new AgentMemory(state, write ? file : undefined);
   }
@@ -494,7 +494,7 @@ export class Service {
       learned = curators;
       this.#options.curator.learn(curators);
       try {
-        await memory.learn(curators.map(({ address }) => address));
+        await memory.learn(curators);
         this.#log.debug("Learned the Curators of the cluster", { count: curators.length });
       } catch (error) {
         // It is written with the next change of anything that is remembered; until then only the help is missing.

@@ -7,7 +7,7 @@
  * until then, and the two are never mixed.
  */
 import { judgeNode, type Claim, type ClaimRules } from "./core/claim.ts";
-import { learnedCurators, type NamedCurator } from "./core/curators.ts";
+import { learnedCurators, type LearnedCurator } from "./core/curators.ts";
 import type { PublicKey } from "./core/key.ts";
 import { buildMesh, incumbentsOf, type Incumbents, type Mesh } from "./core/mesh.ts";
 import {
@@ -72,7 +72,7 @@ export class Tracker {
   #peers: ReadonlySet<NodeId> = new Set();
   #rules: BuildRules | undefined;
   #claims = new Map<NodeId, { readonly node: Node; readonly claim: Claim }>();
-  #learned: readonly NamedCurator[] = [];
+  #learned: readonly LearnedCurator[] = [];
   #learnedOf: NodeSet | undefined;
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
 
@@ -121,7 +121,7 @@ export class Tracker {
    * Curators of the cluster, by the last picture that named any and lacked nobody; empty before. The same array while
    * they are the same. A simple Curator knows no roles: its picture names none, and says nothing about those of before.
    */
-  curators(clusterNets: readonly Prefix[]): readonly NamedCurator[] {
+  curators(clusterNets: readonly Prefix[]): readonly LearnedCurator[] {
     const { picture } = this;
     const whole = picture === "believed" || (picture === "partial" && this.#settled);
     if (!whole || this.#learnedOf === this.#nodes) return this.#learned;

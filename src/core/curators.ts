@@ -6,7 +6,7 @@
  * were given by hand, never instead of them, and never an address inside ClusterNet: the way to the Curator must not
  * lead through the mesh that it describes.
  */
-import type { Node, NodeId } from "./node.ts";
+import { asNodeId, type Node, type NodeId } from "./node.ts";
 import {
   type Address,
   containsAddress,
@@ -21,7 +21,7 @@ import { renderEndpoint } from "./wg-config.ts";
 export interface NamedCurator {
   /** HOST:PORT to dial. */
   readonly address: string;
-  /** The node whose Curator it is; absent when only the address was remembered. */
+  /** The node whose Curator it is; absent for an address that was given by hand. */
   readonly nodeId?: NodeId;
 }
 
@@ -38,12 +38,15 @@ export interface LeaderAnswer {
 /** So many Curators are remembered: a control plane has three, five or seven. */
 export const maxLearnedCurators = 16;
 
+/** One that is remembered: whoever takes over its address must not become a Curator by that. */
+export type LearnedCurator = Required<NamedCurator>;
+
 /** The Curators of consensus members that are reached outside the mesh, by node ID. */
 export function learnedCurators(
   nodes: Iterable<Node>,
   clusterNets: readonly Prefix[],
-): readonly NamedCurator[] {
-  const found: { readonly address: string; readonly nodeId: NodeId }[] = [];
+): readonly LearnedCurator[] {
+  const found: LearnedCurator[] = [];
   for (const { id, consensusMember, curatorPort, externalAddress } of nodes) {
     if (!consensusMember || curatorPort === undefined) continue;
     const address = outside(externalAddress, clusterNets);
@@ -54,12 +57,17 @@ export function learnedCurators(
 }
 
 /** A Curator of the state file, if that is still one to dial. */
-export function rememberedCurator(text: string, clusterNets: readonly Prefix[]): NamedCurator | undefined {
-  const { host, port } = partsOf(text);
+export function rememberedCurator(
+  remembered: { readonly nodeId: string; readonly address: string },
+  clusterNets: readonly Prefix[],
+): LearnedCurator | undefined {
+  const nodeId = asNodeId(remembered.nodeId);
+  if (nodeId === undefined) return undefined;
+  const { host, port } = partsOf(remembered.address);
   const address = outside(host, clusterNets);
   if (address === undefined || unusableReason(address) !== undefined) return undefined;
   if (!/^[1-9][0-9]{0,4}$/.test(port) || Number(port) > 65_535) return undefined;
-  return { address: renderEndpoint(address, Number(port)) };
+  return { nodeId, address: renderEndpoint(address, Number(port)) };
 }
 
 /** Where the leader is reached; undefined when it has told no address that can be dialled. */

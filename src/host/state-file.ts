@@ -22,8 +22,14 @@ export interface AgentState {
   readonly clusterNets: readonly Prefix[];
   readonly interfaceName?: string;
   readonly listenPort?: number;
-  /** HOST:PORT of Curators that the cluster named. */
-  readonly learnedCurators: readonly string[];
+  /** Curators that the cluster named, as they were written. */
+  readonly learnedCurators: readonly RememberedCurator[];
+}
+
+/** A node's ID and HOST:PORT; not checked yet when it comes from the file. */
+export interface RememberedCurator {
+  readonly nodeId: string;
+  readonly address: string;
 }
 
 export const emptyState: AgentState = { loopbackAddresses: [], clusterNets: [], learnedCurators: [] };
@@ -38,7 +44,8 @@ const stateSchema = v.object({
   clusterNets: v.array(v.string()),
   interfaceName: v.optional(v.pipe(v.string(), v.regex(/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/))),
   listenPort: v.optional(v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(65_535))),
-  learnedCurators: v.array(v.string()),
+  // A list of another form costs that help alone.
+  learnedCurators: v.fallback(v.array(v.object({ nodeId: v.string(), address: v.string() })), []),
 });
 
 /** Changes at every boot of the machine, and only then. */
@@ -104,7 +111,7 @@ export class AgentMemory {
   }
 
   /** Remembers these Curators instead of those of before. Throws ClusternetError when it cannot be written. */
-  async learn(curators: readonly string[]): Promise<void> {
+  async learn(curators: readonly RememberedCurator[]): Promise<void> {
     this.#state = { ...this.#state, learnedCurators: curators };
     await this.#write();
   }
@@ -131,7 +138,7 @@ function renderState(state: AgentState, bootId: string): string {
     clusterNets: state.clusterNets.map((prefix) => prefix.text),
     interfaceName: state.interfaceName,
     listenPort: state.listenPort,
-    learnedCurators: [...state.learnedCurators],
+    learnedCurators: state.learnedCurators.map(({ nodeId, address }) => ({ nodeId, address })),
   };
   return `${JSON.stringify(file, undefined, 2)}\n`;
 }

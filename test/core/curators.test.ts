@@ -76,10 +76,13 @@ test.each([
   { text: "192.0.2.1:65536", address: undefined },
   { text: "192.0.2.1:7835 ", address: undefined },
   { text: "192.0.2.1", address: undefined },
+  { text: "192.0.2.1:7835", nodeId: "", address: undefined },
+  { text: "192.0.2.1:7835", nodeId: "two words", address: undefined },
   { text: ":7835", address: undefined },
   { text: "", address: undefined },
-])('rememberedCurator() of "$text" is $address', ({ text, address }) => {
-  expect(rememberedCurator(text, clusterNets)).toEqual(address === undefined ? undefined : { address });
+])('rememberedCurator() of "$text" is $address, node ID "$nodeId"', ({ text, nodeId = "c1", address }) => {
+  const want = address === undefined ? undefined : { nodeId: nodeId as NodeId, address };
+  expect(rememberedCurator({ nodeId, address: text }, clusterNets)).toEqual(want);
 });
 
 test("leaderAddress() dials what the real Curator answered, and nothing when its leader has no address", () => {

@@ -19,8 +19,10 @@ const state: AgentState = {
   clusterNets: [parsePrefix("10.192.0.0/11")],
   interfaceName: "clusternet",
   listenPort: 7838,
-  learnedCurators: ["192.0.2.1:7835"],
+  learnedCurators: [{ nodeId: "c1", address: "192.0.2.1:7835" }],
 };
+
+const other = [{ nodeId: "c9", address: "192.0.2.9:1" }];
 
 const stateText = `{
   "version": 1,
@@ -35,7 +37,10 @@ const stateText = `{
   "interfaceName": "clusternet",
   "listenPort": 7838,
   "learnedCurators": [
-    "192.0.2.1:7835"
+    {
+      "nodeId": "c1",
+      "address": "192.0.2.1:7835"
+    }
   ]
 }
 `;
@@ -84,6 +89,12 @@ describe("StateFile", () => {
       bootId: "boot",
       content: '{"version":1,"bootId":"boot","loopbackAddresses":[],"clusterNets":[],"learnedCurators":[]}',
       want: emptyState,
+    },
+    {
+      name: "all but Curators of which no node is named",
+      bootId: "boot",
+      content: stateText.replace(/\{\s*"nodeId[^}]*\}/, '"192.0.2.1:7835"'),
+      want: { ...state, learnedCurators: [] },
     },
   ])("remembers $name", async ({ bootId, content, want }) => {
     await withStateFile(async (path) => {
@@ -183,7 +194,7 @@ describe("AgentMemory", () => {
     await withStateFile(async (path) => {
       const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
       const { learnedCurators, ...ofHost } = state;
-      await Promise.all([memory.learn(["192.0.2.9:1"]), memory.set(ofHost), memory.learn(learnedCurators)]);
+      await Promise.all([memory.learn(other), memory.set(ofHost), memory.learn(learnedCurators)]);
       expect(memory.get()).toEqual(state);
       expect(await readFile(path, "utf8")).toBe(stateText);
     });
@@ -204,8 +215,8 @@ describe("AgentMemory", () => {
   test("without a file writes nothing", async () => {
     await withStateFile(async (path) => {
       const memory = new AgentMemory(emptyState);
-      await memory.learn(["192.0.2.9:1"]);
-      expect([memory.get().learnedCurators, await Bun.file(path).exists()]).toEqual([["192.0.2.9:1"], false]);
+      await memory.learn(other);
+      expect([memory.get().learnedCurators, await Bun.file(path).exists()]).toEqual([other, false]);
     });
   });
 });

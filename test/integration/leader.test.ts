@@ -97,7 +97,9 @@ async function follows(agent: Agent, { address }: RemoteCurator, limitMs = soonM
 /** The Curators that the state file remembers. */
 async function learnedIn(agent: Agent): Promise<readonly string[]> {
   const text = await readFile(join(agent.dataDirectory, "clusternet.state"), "utf8");
-  return (JSON.parse(text) as { readonly learnedCurators: readonly string[] }).learnedCurators;
+  return (
+    JSON.parse(text) as { readonly learnedCurators: readonly { nodeId: string; address: string }[] }
+  ).learnedCurators.map(({ nodeId, address }) => `${nodeId} at ${address}`);
 }
 
 describe("the leader", () => {
@@ -210,7 +212,7 @@ describe("Curators that the cluster names", () => {
       limitMs: soonMs,
       what: "learned Curators",
     });
-    expect(await learnedIn(before)).toEqual([second.address]);
+    expect(await learnedIn(before)).toEqual([`${second.id} at ${second.address}`]);
     await before.kill();
 
     // The node's image names a Curator that is no more.
@@ -229,8 +231,11 @@ describe("Curators that the cluster names", () => {
       await agent.kill();
       const path = join(agent.dataDirectory, "clusternet.state");
       const text = await readFile(path, "utf8");
-      const spoiled = `["10.192.1.1:7835", "nonsense", "${second.address}"]`;
-      await writeFile(path, text.replace(/"learnedCurators": \[[^\]]*\]/, `"learnedCurators": ${spoiled}`));
+      const spoiled = ["10.192.1.1:7835", "nonsense", second.address].map((address) => ({
+        nodeId: second.id,
+        address,
+      }));
+      await writeFile(path, JSON.stringify({ ...JSON.parse(text), learnedCurators: spoiled }));
       const again = await agent.restart();
       await follows(again, second, 15_000 + soonMs);
       await again.kill();
