@@ -35,6 +35,19 @@ export const systemClock: Clock = {
   random: Math.random,
 };
 
+/**
+ * A clock that runs so many times as fast: every wait is that much shorter. The time of day stays that of `clock`, so
+ * what people read is true. For tests of what takes minutes or a day.
+ */
+export function fasterClock(clock: Clock, times: number): Clock {
+  return {
+    nowMs: () => clock.nowMs() * times,
+    wallTime: () => clock.wallTime(),
+    sleep: (ms, signal) => clock.sleep(ms / times, signal),
+    random: () => clock.random(),
+  };
+}
+
 /** A value that changes over time and can be followed; the public face of `Value`. */
 export interface Watched<T> {
   /** The newest value. */

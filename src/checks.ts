@@ -28,6 +28,7 @@ export const numberRanges = {
   keepaliveSeconds: { least: 1, most: 65_535 },
   resyncSeconds: { least: 1, most: maxTimerSeconds },
   timeoutSeconds: { least: 1, most: maxTimerSeconds },
+  clockSpeed: { least: 1, most: 1_000 },
 } as const satisfies Readonly<Record<string, NumberRange>>;
 
 /** What an interface name must be, to stand after "expected". */

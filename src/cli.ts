@@ -24,6 +24,7 @@ import {
   pkiIssueFlags,
   placeFlags,
   runFlags,
+  runVariables,
   statusFlags,
   variableOf,
 } from "./flags.ts";
@@ -99,7 +100,8 @@ export function parseCommandLine(argv: readonly string[], environment: Environme
     const occurrences = addFlags(command, spec.flags, variables);
     if (spec.argument !== undefined) command.argument("<ID>", spec.argument);
     command.action((...args: readonly unknown[]) => {
-      const given = collectFlags(spec.flags, occurrences, environment, variables);
+      const all = [...spec.flags, ...(spec.hidden ?? [])];
+      const given = collectFlags(all, occurrences, environment, variables);
       invocation = spec.parse(given, typeof args[0] === "string" ? args[0] : "");
     });
   };
@@ -131,6 +133,8 @@ interface CommandSpec {
   readonly name: string;
   readonly about: string;
   readonly flags: readonly FlagSpec[];
+  /** What only the environment can say. */
+  readonly hidden?: readonly FlagSpec[];
   readonly variables?: string;
   /** What its one argument is. */
   readonly argument?: string;
@@ -142,6 +146,7 @@ const commands: readonly CommandSpec[] = [
     name: "run",
     about: "the agent: keeps this node in the mesh until SIGTERM or SIGINT",
     flags: runFlags,
+    hidden: runVariables,
     parse: (given) => ({ command: "run", settings: parseRunSettings(given) }),
   },
   {

@@ -172,6 +172,16 @@ export const runFlags: readonly FlagSpec[] = [
   ...logFlags,
 ];
 
+/** Read from the environment alone: no flags, since nobody who runs an agent wants them. */
+export const runVariables: readonly FlagSpec[] = [
+  {
+    name: "clock-speed",
+    value: "N",
+    about: "for tests: every wait of the agent is N times shorter",
+    shownDefault: "1",
+  },
+];
+
 export const curatorFlags: readonly FlagSpec[] = [
   { name: "listen", value: "HOST:PORT", about: "address to serve on", shownDefault: "127.0.0.1:7835" },
   curatorDataDir,

@@ -340,6 +340,13 @@ test("--help comes before what is wrong with the other flags", () => {
   expect(helpOf("run", "--interface", "-x")).toStartWith("Usage: clusternet run ");
 });
 
+test("the speed of the clock is the environment's alone: no flag, and not in the help", () => {
+  const argv = ["run", "--insecure", "--node-id", "a", "--curator", "127.0.0.1"];
+  expect(parsed(argv, { CLUSTERNET_CLOCK_SPEED: "20" })).toMatchObject({ settings: { clockSpeed: 20 } });
+  expect(() => parsed([...argv, "--clock-speed", "20"])).toThrow('Cannot use flag "--clock-speed"');
+  expect(helpOf("run")).not.toContain("clock");
+});
+
 test("every refusal of the command line is a UsageError, so that main prints it in one line", () => {
   expect(() => parsed(["run", "--frob"])).toThrow(UsageError);
 });

@@ -12,6 +12,7 @@ import {
   curatorVariables,
   placeFlags,
   runFlags,
+  runVariables,
 } from "../src/flags.ts";
 import {
   type GivenFlags,
@@ -33,7 +34,8 @@ function occurrences(flags: Flags): Map<string, readonly string[]> {
 }
 
 function run(flags: Flags, environment: Record<string, string> = {}) {
-  return parseRunSettings(collectFlags(runFlags, occurrences(flags), environment, agentVariables));
+  const all = [...runFlags, ...runVariables];
+  return parseRunSettings(collectFlags(all, occurrences(flags), environment, agentVariables));
 }
 
 /** "STATUS message (hint)" of what is thrown, or "accepted". */
@@ -66,6 +68,7 @@ test("parseRunSettings() fills in every default", () => {
     mtu: "auto",
     wireguard: "auto",
     resyncSeconds: 30,
+    clockSpeed: 1,
   });
   expect(settings.clusterNets.map(({ text }) => text)).toEqual(["10.192.0.0/11"]);
 });
@@ -124,6 +127,7 @@ test("parseRunSettings() takes every flag", () => {
     wireguard: "userspace",
     keepalive: "25",
     resync: "2",
+    "clock-speed": "1000",
     once: "true",
     timeout: "5",
     "dry-run": "true",
@@ -157,6 +161,7 @@ test("parseRunSettings() takes every flag", () => {
     wireguard: "userspace",
     keepaliveSeconds: 25,
     resyncSeconds: 2,
+    clockSpeed: 1_000,
     once: { timeoutSeconds: 5, dryRun: true },
   });
 });
@@ -506,6 +511,11 @@ const environmentCases: readonly {
     name: "what cannot be used by its variable's name",
     environment: { CLUSTERNET_EXTERNAL_ADDRESS: "10.192.1.1" },
     want: '78 Cannot use CLUSTERNET_EXTERNAL_ADDRESS "10.192.1.1": it is inside ClusterNet 10.192.0.0/11',
+  },
+  {
+    name: "what has no flag",
+    environment: { CLUSTERNET_CLOCK_SPEED: "1001" },
+    want: '64 Cannot use CLUSTERNET_CLOCK_SPEED "1001": expected a whole number from 1 to 1000',
   },
   {
     name: "an interface name as strictly",

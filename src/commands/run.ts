@@ -2,7 +2,7 @@
  * `clusternet run`: the agent, until it is asked to stop; with `--once` until the mesh holds; with `--dry-run` only what
  * would be done. A thin user of `Service`.
  */
-import { Value } from "../async.ts";
+import { fasterClock, Value } from "../async.ts";
 import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
 import { createCurator, type InsecureCurators, type TrustedCurators } from "../curator/client.ts";
@@ -17,7 +17,7 @@ import type { CommandContext } from "./context.ts";
 
 /** Throws ClusternetError for what keeps the agent from starting, and with `--once` from finishing. */
 export async function run(settings: RunSettings, context: CommandContext): Promise<ExitStatus> {
-  const { log, signal, clock, stdout } = context;
+  const { log, signal, stdout } = context;
   const addresses = settings.curators.map(({ text }) => text);
   const { nodeId, trust } = await identify(settings.identity, log);
   for (const { text } of settings.unusableCurators) {
@@ -25,7 +25,16 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
       curator: text,
     });
   }
-  const { externalAddress, keepaliveSeconds, once } = settings;
+  const { externalAddress, keepaliveSeconds, once, clockSpeed } = settings;
+  const clock = clockSpeed === 1 ? context.clock : fasterClock(context.clock, clockSpeed);
+  if (clockSpeed !== 1) {
+    log.warn(
+      "Every wait is shorter than it should be, which is for tests only: unset CLUSTERNET_CLOCK_SPEED",
+      {
+        times: clockSpeed,
+      },
+    );
+  }
   const service = new Service({
     curator: createCurator({
       addresses,
