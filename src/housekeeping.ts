@@ -1,6 +1,7 @@
 /**
  * Keeps what a running agent needs in its data directory: the directory itself, the key file, the state file and the
  * status socket. What vanished is made again, what could not be written is tried again; neither holds anything else up.
+ * Looks also at the key of the credentials, which is not ours to change: open to others it is a problem while it lasts.
  */
 import { join } from "node:path";
 import { pulseMs, type Clock } from "./async.ts";
@@ -14,11 +15,14 @@ import type { AgentMemory } from "./host/state-file.ts";
 import type { Logger } from "./log.ts";
 import type { ProblemLog } from "./problem-log.ts";
 import { serveStatus, type StatusHandlers } from "./status-socket.ts";
+import { openKeyProblems } from "./trust/credentials.ts";
 
 export interface HousekeepingSettings {
   readonly dataDirectory: string;
   readonly interfaceName: string;
   readonly key: PrivateKey;
+  /** File of the key of the credentials; none without TLS. */
+  readonly credentialKey: string | undefined;
   /** How often it looks. */
   readonly resyncMs: number;
 }
@@ -64,7 +68,7 @@ export class Housekeeping {
   }
 
   async #turn(): Promise<void> {
-    const { dataDirectory, interfaceName, key } = this.#settings;
+    const { dataDirectory, interfaceName, key, credentialKey } = this.#settings;
     const { locks, memory, handlers, problems, log } = this.#parts;
     const tasks: readonly (() => Promise<void>)[] = [
       async () => {
@@ -90,6 +94,9 @@ export class Housekeeping {
       } catch (error) {
         failures.push(describeInLine(error));
       }
+    }
+    if (credentialKey !== undefined) {
+      problems.replace("credentials", await openKeyProblems(credentialKey));
     }
     problems.replace(
       "data-directory",

@@ -36,6 +36,7 @@ import { Pull, type PullState } from "./pull.ts";
 import { Push } from "./push.ts";
 import { buildStatus, type Status } from "./status.ts";
 import { Tracker } from "./tracker.ts";
+import { openKeyProblems } from "./trust/credentials.ts";
 import { UnderlayFollower } from "./underlay.ts";
 import { version } from "./version.ts";
 
@@ -226,6 +227,7 @@ export class Service {
     const { wanted, problems } = pull.wanted();
     // As a run would: it writes the file first.
     const planned = await host.plan({ ...wanted, configWritten: true });
+    const { keyFile } = this.#options.curator;
     const { listenPort, keepaliveSeconds } = wanted;
     const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
     return {
@@ -242,6 +244,7 @@ export class Service {
       ),
       problems: [
         ...(last.kind === "none" ? [] : last.problems),
+        ...(keyFile === undefined ? [] : await openKeyProblems(keyFile)),
         ...own.get().problems,
         ...problems,
         ...planned.problems,
@@ -356,6 +359,7 @@ export class Service {
           dataDirectory,
           interfaceName: this.#interfaceName,
           key,
+          credentialKey: this.#options.curator.keyFile,
           resyncMs: (this.#options.resyncSeconds ?? defaultResyncSeconds) * 1000,
         },
         {

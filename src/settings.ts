@@ -36,7 +36,7 @@ import { quote } from "./core/problem.ts";
 import { ClusternetError, SettingsError, UsageError } from "./errors.ts";
 import { socketPath } from "./host/files.ts";
 import type { LogSettings } from "./log.ts";
-import { credentialNames, type CredentialFiles } from "./trust/credential-files.ts";
+import { credentialNames, credentialsDirectory, type CredentialFiles } from "./trust/credential-files.ts";
 
 /** A flag as it was given. */
 export interface GivenFlag {
@@ -505,7 +505,7 @@ function credentialFiles(
   dataDirectory: string,
 ): CredentialFiles {
   const inside = (name: keyof CredentialFiles): string =>
-    given[name] ?? join(dataDirectory, "credentials", credentialNames[name]);
+    given[name] ?? join(dataDirectory, credentialsDirectory, credentialNames[name]);
   return { ca: inside("ca"), cert: inside("cert"), key: inside("key") };
 }
 

@@ -697,7 +697,9 @@ test("readStatus() changes no file, also one that others can read, and reports t
     "private.key": `${privateKey.reveal()}\n`,
     "m.conf": renderWgConfig({ listenPort: 7838, mesh }, privateKey),
     "m.state": JSON.stringify(state),
+    "credentials/cert-key.pem": "",
   };
+  mkdirSync(join(directory, "credentials"));
   for (const [name, content] of Object.entries(files)) {
     writeFileSync(join(directory, name), content);
     chmodSync(join(directory, name), 0o644);
@@ -713,7 +715,7 @@ test("readStatus() changes no file, also one that others can read, and reports t
     clock,
     run: noPrograms,
   });
-  expect(status.problems.filter(({ kind }) => kind === "key-mode").length).toBe(2);
+  expect(status.problems.filter(({ kind }) => kind === "key-mode").length).toBe(3);
   expect(shown()).toEqual(before);
 });
 

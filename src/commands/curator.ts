@@ -26,7 +26,7 @@ import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
 import type { Logger, RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
-import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
+import { openKeyProblems, readCredentials, redactKey } from "../trust/credentials.ts";
 
 /** How often the data directory is looked at: a node that changes nothing finds out no sooner that it was forgotten. */
 const lookMs = 5_000;
@@ -139,7 +139,7 @@ async function transportOf({ credentials }: CuratorOptions, log: RedactingLogger
   if (credentials === undefined) return insecureTransport();
   const own = await readCredentials(credentials);
   redactKey(own, log);
-  if (own.keyIsOpen) warnOfOpenKey(credentials, log);
+  for (const { message } of await openKeyProblems(credentials.key)) log.warn(message);
   return tlsTransport(own);
 }
 

@@ -12,7 +12,7 @@ import type { NetworkStatus } from "../own.ts";
 import { Prefixes } from "../prefixes.ts";
 import { Service, type Preview } from "../service.ts";
 import type { Identity, RunSettings } from "../settings.ts";
-import { readCredentials, redactKey, warnOfOpenKey } from "../trust/credentials.ts";
+import { readCredentials, redactKey } from "../trust/credentials.ts";
 import type { CommandContext } from "./context.ts";
 
 /** Throws ClusternetError for what keeps the agent from starting, and with `--once` from finishing. */
@@ -95,7 +95,6 @@ async function identify(
       { hint: "Leave --node-id out: the certificate names the node" },
     );
   }
-  if (own.keyIsOpen) warnOfOpenKey(files, log);
   return {
     nodeId: own.nodeId,
     trust: { credentials: files, ...(curatorIds === undefined ? {} : { curatorIds }) },

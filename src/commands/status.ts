@@ -24,6 +24,8 @@ import type { PlaceSettings, StatusSettings } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
 import { fetchStatus } from "../status-socket.ts";
 import { renderStatus } from "../status-text.ts";
+import { credentialNames, credentialsDirectory } from "../trust/credential-files.ts";
+import { openKeyProblems } from "../trust/credentials.ts";
 import { version } from "../version.ts";
 import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
@@ -100,6 +102,8 @@ export async function readStatus(
   const ofInterface = foreign === undefined ? seen?.interface?.publicKey : undefined;
   const publicKey = ownKey ?? (last.kind === "mesh" ? last.publicKey : ofInterface);
   const built = meshOf(last, clusterNets, publicKey, seen);
+  const credentialKey = join(dataDirectory, credentialsDirectory, credentialNames.key);
+  problems.push(...(await openKeyProblems(credentialKey)));
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
   return buildStatus({
     version,

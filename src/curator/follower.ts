@@ -37,6 +37,8 @@ export interface CuratorFollower {
   readonly state: Watched<CuratorState>;
   /** `curator-unreachable`, `event-too-large`, … while they last. */
   readonly problems: Watched<readonly Problem[]>;
+  /** File of the key that this node proves itself with; none without TLS. */
+  readonly keyFile?: string | undefined;
   /** Streams one after the other until `signal` aborts. Never throws. Stream numbers grow and are never used twice. */
   follow(signal: AbortSignal): AsyncIterable<StreamEvent>;
   /** Opens the stream anew beside the running one, after `delayMs` (a picture that is held asks for a second opinion). */
@@ -59,6 +61,8 @@ export interface FollowerSettings {
   readonly loopbackOnly?: boolean;
   /** Only these nodes are followed when the cluster names them; any when left out. */
   readonly curatorIds?: readonly string[];
+  /** File of the key that `connect` proves this node with. */
+  readonly keyFile?: string;
 }
 
 export interface FollowerParts {
@@ -80,6 +84,7 @@ class Follower implements CuratorFollower {
   readonly connection = new Value<CuratorConnection | undefined>(undefined);
   readonly state = new Value<CuratorState>({ state: "none", fullPicture: false });
   readonly problems = new Value<readonly Problem[]>([]);
+  readonly keyFile: string | undefined;
   readonly #settings: FollowerSettings;
   readonly #parts: FollowerParts;
   readonly #repeats = new RepeatCounter();
@@ -102,6 +107,7 @@ class Follower implements CuratorFollower {
   constructor(settings: FollowerSettings, parts: FollowerParts) {
     this.#settings = settings;
     this.#parts = parts;
+    this.keyFile = settings.keyFile;
   }
 
   reopen(delayMs: number): void {

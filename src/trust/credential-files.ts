@@ -12,5 +12,8 @@ export interface CredentialFiles {
   readonly key: string;
 }
 
+/** Where they are in a node's data directory unless it is told otherwise. */
+export const credentialsDirectory = "credentials";
+
 /** Names of the files in a directory of credentials. */
 export const credentialNames = { ca: "ca.pem", cert: "cert.pem", key: "cert-key.pem" } as const;

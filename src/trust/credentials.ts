@@ -6,11 +6,12 @@
  * message shows any of the key.
  */
 import { createPrivateKey, type KeyObject, type X509Certificate } from "node:crypto";
+import { stat } from "node:fs/promises";
 import type { NodeId } from "../core/node.ts";
-import { quote } from "../core/problem.ts";
+import { quote, type Problem } from "../core/problem.ts";
 import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
 import { isOpenToOthers, readRegularFile } from "../host/files.ts";
-import type { Logger, RedactingLogger } from "../log.ts";
+import type { RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "./credential-files.ts";
 import { caProblem, judgeCertificates, parseCertificate } from "./certificate.ts";
 
@@ -21,8 +22,6 @@ export interface Credentials {
   readonly key: KeyObject;
   /** Common name of the certificate. */
   readonly nodeId: NodeId;
-  /** The key's file may be read by others. */
-  readonly keyIsOpen: boolean;
 }
 
 /** A certificate has some hundred bytes, one with a large RSA key some thousand. */
@@ -36,7 +35,7 @@ export async function readCredentials(files: CredentialFiles): Promise<Credentia
   // One after the other, so that the first one that is wrong is named, and not whichever was quickest.
   const ca = await readCertificate("cluster CA", files.ca);
   const certificate = await readCertificate("node certificate", files.cert);
-  const { key, isOpen } = await readKey("key of the node certificate", files.key);
+  const { key } = await readKey("key of the node certificate", files.key);
   const found = caProblem(ca);
   if (found !== undefined) throw unusable("cluster CA", files.ca, found);
   const verdict = judgeCertificates([certificate], { ca });
@@ -46,14 +45,25 @@ export async function readCredentials(files: CredentialFiles): Promise<Credentia
   if (!certificate.checkPrivateKey(key)) {
     throw unusable("key of the node certificate", files.key, `it is not the key of ${quote(files.cert)}`);
   }
-  return { ca, certificate, key, nodeId: verdict.nodeId, keyIsOpen: isOpen };
+  return { ca, certificate, key, nodeId: verdict.nodeId };
 }
 
-/** Says that the key of the credentials may have leaked. The file is not ours to change. */
-export function warnOfOpenKey({ key }: CredentialFiles, log: Logger): void {
-  log.warn("Others may read the key of the node certificate, and pose as this node: expected mode 0600", {
-    file: key,
-  });
+/**
+ * `key-mode` as long as others may read this file with the key of a node certificate, which is not ours to change.
+ * What cannot be looked at is told by whoever reads it.
+ */
+export async function openKeyProblems(path: string): Promise<readonly Problem[]> {
+  const found = await stat(path).catch(() => undefined);
+  if (found?.isFile() !== true || !isOpenToOthers(found.mode)) return [];
+  const mode = (found.mode & 0o7777).toString(8).padStart(4, "0");
+  return [
+    {
+      kind: "key-mode",
+      message:
+        `Key of the node certificate ${quote(path, maxPathCharacters)} has mode ${mode}, expected 0600: others may read ` +
+        "it and pose as this node; close it to them, and if somebody may have read it make credentials with a new key",
+    },
+  ];
 }
 
 /** A PEM file's one certificate. Throws SettingsError; `what` names it in messages. */

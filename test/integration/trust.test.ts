@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { chmod, mkdtemp, readdir, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { Status } from "../../src/status.ts";
 import { node } from "../fakes/curator.ts";
 import { Agent, podOf, scriptedCurator, scriptedCuratorOn } from "../lab/agent.ts";
 import { executable } from "../lab/executable.ts";
@@ -134,6 +135,37 @@ describe("with a scripted Curator", () => {
     }
   }, 180_000);
 });
+
+/** What is said of files whose mode lets others read a key. */
+function modes(problems: Status["problems"]): readonly string[] {
+  return problems.filter(({ kind }) => kind === "key-mode").map(({ message }) => message);
+}
+
+test("a key of the credentials that others may read is a problem as long as they may", async () => {
+  const trust = await LabTrust.create(lab);
+  const directory = await lab.directory();
+  const { key } = await trust.issue("a", join(directory, "a"));
+  await chmod(key, 0o640);
+  const a = await Agent.start(await freshMachine(lab, "a"), {
+    curator: "192.0.2.250",
+    directory,
+    nodeId: "a",
+    trust,
+  });
+  try {
+    const { problems } = await a.status((status) => modes(status.problems).length > 0, soonMs);
+    expect(modes(problems)).toEqual([expect.stringContaining(`"${key}" has mode 0640, expected 0600`)]);
+    const { stdout } = await a.machine.run([executable, "status", "--data-dir", a.dataDirectory]);
+    expect(stdout).toContain(`"${key}" has mode 0640`);
+    // It is not ours to change.
+    expect((await stat(key)).mode & 0o777).toBe(0o640);
+    await chmod(key, 0o600);
+    await a.status((status) => modes(status.problems).length === 0, soonMs);
+    expect(a.process.stderr).toContain("No longer: Key of the node certificate");
+  } finally {
+    await a.kill();
+  }
+}, 60_000);
 
 describe("credentials that cannot be used end the program with 78 before it touches anything:", () => {
   let directory: string;

@@ -1,13 +1,13 @@
 /** The three credential files: what is taken, and which words say what is wrong with which of them. */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { generateKeyPairSync } from "node:crypto";
-import { chmodSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { inspect } from "node:util";
 import { createLog } from "../../src/log.ts";
 import type { CredentialFiles } from "../../src/trust/credential-files.ts";
-import { readCredentials, redactKey, revealKey } from "../../src/trust/credentials.ts";
+import { openKeyProblems, readCredentials, redactKey, revealKey } from "../../src/trust/credentials.ts";
 import { makeClusterCa } from "../../src/trust/make-certificate.ts";
-import { failure } from "../host/temporary.ts";
+import { failure, octal } from "../host/temporary.ts";
 import { certificateOf, issued, TestTrust, withoutDnsName } from "./cluster.ts";
 import { purpose } from "../../src/trust/certificate.ts";
 
@@ -20,8 +20,8 @@ beforeEach(() => {
 afterEach(() => trust[Symbol.dispose]());
 
 test("readCredentials() takes what belongs together, and tells no word of the key", async () => {
-  const { nodeId, key, keyIsOpen, ...rest } = await readCredentials(files);
-  expect([nodeId, keyIsOpen]).toEqual(["a" as never, false]);
+  const { nodeId, key, ...rest } = await readCredentials(files);
+  expect(nodeId).toBe("a" as never);
   const secret = /\n(.{20,})\n/.exec(revealKey(key))?.[1] ?? "none";
   expect(readFileSync(files.key, "utf8")).toContain(secret);
   expect(`${inspect({ key, ...rest })}${JSON.stringify({ key, ...rest })}`).not.toContain(secret);
@@ -37,9 +37,35 @@ test("redactKey() keeps the key out of the log", async () => {
   expect(lines.join("")).not.toContain(pem.split("\n")[1] ?? "no key");
 });
 
-test("readCredentials() says when others may read the key, and leaves the file alone", async () => {
+test.each<{ name: string; change: (path: string) => void; modes: readonly string[] }>([
+  { name: "nothing of a key that is its owner's alone", change: () => {}, modes: [] },
+  { name: "that everybody may read it", change: (path) => chmodSync(path, 0o644), modes: ["0644"] },
+  { name: "that its group may write it", change: (path) => chmodSync(path, 0o620), modes: ["0620"] },
+  { name: "nothing of what is not there", change: (path) => rmSync(path), modes: [] },
+  {
+    name: "nothing of what is no file",
+    change: (path) => {
+      rmSync(path);
+      mkdirSync(path, { mode: 0o755 });
+    },
+    modes: [],
+  },
+])("openKeyProblems() tells $name", async ({ change, modes }) => {
+  change(files.key);
+  expect(await openKeyProblems(files.key)).toEqual(
+    modes.map((mode) => ({
+      kind: "key-mode",
+      message:
+        `Key of the node certificate "${files.key}" has mode ${mode}, expected 0600: others may read it and pose as ` +
+        "this node; close it to them, and if somebody may have read it make credentials with a new key",
+    })),
+  );
+});
+
+test("readCredentials() takes a key that others may read, and leaves the file alone", async () => {
   chmodSync(files.key, 0o644);
-  expect((await readCredentials(files)).keyIsOpen).toBe(true);
+  await readCredentials(files);
+  expect(octal(statSync(files.key).mode)).toBe("644");
 });
 
 test("readCredentials() takes a certificate that is not valid yet: the clock may be wrong at boot", async () => {
