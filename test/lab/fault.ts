@@ -35,6 +35,11 @@ export interface Fault {
   heal(wait: () => Promise<unknown>): Promise<void>;
 }
 
+export interface TrafficOptions {
+  /** How many pings there must be after the fault. Default: as many as "0 lost" is said of. */
+  readonly pings?: number;
+}
+
 /** Pings before the fault: the tunnel is established. */
 const pingsBefore = 20;
 
@@ -44,6 +49,7 @@ export async function underTraffic(
   peer: BarePeer,
   fault: string,
   act: (fault: Fault) => Promise<void>,
+  options: TrafficOptions = {},
 ): Promise<FaultOutcome> {
   const { machine } = stage.agent;
   await using watch = await LeakWatch.start(machine);
@@ -63,7 +69,7 @@ export async function underTraffic(
   });
   // At 200 a second, and as many again while the fault was there.
   const sinceMs = performance.now() - madeAtMs;
-  const enough = pingsBefore + Math.max(pings, Math.floor((sinceMs / 1_000) * 200 * 0.8));
+  const enough = pingsBefore + Math.max(options.pings ?? pings, Math.floor((sinceMs / 1_000) * 200 * 0.8));
   await ping.sent(enough, (pings / 200) * 1_000 * 4 + soonMs);
   const { lost, late, sent, maxMs, lostNumbers, complaints } = await ping.stop();
   await recordFault({ fault, sent, lost, slowestMs: maxMs, healedMs });
