@@ -5,9 +5,12 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { chmod, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Agent, executable, podOf } from "../lab/agent.ts";
-import { newKey } from "../lab/bare-peer.ts";
+import { newKey, type BarePeer } from "../lab/bare-peer.ts";
+import { underTraffic } from "../lab/fault.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
-import { finishPing, freshMachine, nothingLost, paperNode, soonMs, Stage } from "../lab/stage.ts";
+import { LeakWatch } from "../lab/leak-watch.ts";
+import { long } from "../lab/long.ts";
+import { finishPing, freshMachine, nothingLost, paperNode, pings, soonMs, Stage } from "../lab/stage.ts";
 import { processesOf } from "../lab/remains.ts";
 import { waitFor } from "../lab/wait.ts";
 
@@ -17,25 +20,30 @@ beforeAll(async () => {
 });
 afterAll(() => lab.dispose());
 
-/** What must hold of the interface and its surroundings, in one value. */
+/** Lines of what a command says, sorted. */
+async function lines(machine: Machine, command: string): Promise<readonly string[]> {
+  return (await machine.exec(command.split(" ")))
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line !== "")
+    .toSorted();
+}
+
+/** What must hold of the interface and its surroundings, foreign things too, in one value. */
 async function shape(machine: Machine): Promise<Record<string, unknown>> {
-  const lines = async (...argv: readonly string[]): Promise<readonly string[]> =>
-    (await machine.exec(argv))
-      .split("\n")
-      .map((line) => line.trim())
-      .filter((line) => line !== "");
   const [link] = JSON.parse(await machine.exec(["ip", "-j", "link", "show", "clusternet"]));
   return {
     group: link.group,
     mtu: link.mtu,
     up: link.flags.includes("UP"),
     // Not the peers' endpoints and counters, which live.
-    key: await lines("wg", "show", "clusternet", "public-key"),
-    port: await lines("wg", "show", "clusternet", "listen-port"),
-    allowed: (await lines("wg", "show", "clusternet", "allowed-ips")).toSorted(),
-    routes: await lines("ip", "route", "show", "proto", "129"),
-    routes6: await lines("ip", "-6", "route", "show", "proto", "129"),
-    loopback: await lines("ip", "-o", "-4", "address", "show", "dev", "lo", "to", "10.192.0.0/11"),
+    key: await lines(machine, "wg show clusternet public-key"),
+    port: await lines(machine, "wg show clusternet listen-port"),
+    allowed: await lines(machine, "wg show clusternet allowed-ips"),
+    keepalive: await lines(machine, "wg show clusternet persistent-keepalive"),
+    routes: await lines(machine, "ip -4 route show"),
+    routes6: (await lines(machine, "ip -6 route show")).filter((line) => !line.startsWith("fe80:")),
+    loopback: (await lines(machine, "ip -o address show dev lo")).map((line) => line.split(/\s+/)[3]),
   };
 }
 
@@ -55,101 +63,195 @@ async function back(stage: Stage, wanted: Record<string, unknown>, limitMs: numb
   );
 }
 
-/** `--resync` of the agents here is 1 s; the rest is for a busy machine. */
-const repairMs = 4_000;
+/** What the kernel tells of is put back within this time (C4.12), whatever `--resync` is. */
+const toldMs = 2_000;
+/** And what it does not tell of within `--resync`, here 1 s, and the time of a comparison on a busy machine. */
+const untoldMs = 1_000 + toldMs;
 
-describe("the interface", () => {
-  test.each([
-    { name: "deleted", commands: ["link delete clusternet"] },
-    {
-      name: "renamed",
-      commands: ["link set clusternet down", "link set clusternet name other", "link set other up"],
-    },
-    { name: "set down", commands: ["link set clusternet down"] },
-    {
-      name: "given another MTU and group",
-      commands: ["link set clusternet mtu 1200", "link set clusternet group 3"],
-    },
-  ])("is whole again after it was $name under traffic (case 19)", async ({ commands }) => {
-    await using stage = await Stage.create(lab);
-    const { machine } = stage.agent;
-    const b = await stage.peer("b", 2);
-    const paper = paperNode("c", "198.51.100.3", ["10.192.3.0/24"]);
-    await stage.curator.call.put(paper.bytes);
-    await stage.agent.peers((peers) => peers.length === 2, soonMs);
-    const before = await shape(machine);
-    expect(before).toMatchObject({ mtu: 1420, up: true, port: ["7838"] });
-    const traffic = machine.ping(b.target);
-    await traffic.sent(20, soonMs);
-    const ownGroup = await shape(machine);
-    expect(ownGroup["group"]).toBe("9");
-    await machine.ip(...commands);
-    await back(stage, before, repairMs);
-    await machine.reach(b.target, { limitMs: soonMs });
-    await traffic.stop();
-    expect(await finishPing(machine.ping(b.target), 100)).toEqual(nothingLost);
-    expect((await machine.run(["ip", "link", "show", "other"])).code).not.toBe(0);
-    expect(await stage.problems(() => true)).toEqual([]);
-  });
+/** One change by somebody else. */
+interface Drift {
+  readonly name: string;
+  /** Commands. KEPT is the peer that the traffic does not go to, PAPER one that nobody runs, FOREIGN none of the mesh. */
+  readonly by: readonly string[];
+  /** It breaks the way of the traffic itself: as many pings may be lost. Default: none. */
+  readonly mayLose?: number;
+  /** It ends the sessions of other peers, by what WireGuard is. */
+  readonly endsSessions?: true;
+  /** It takes route and guard together: until they are back nothing keeps packets from another way out. */
+  readonly opensAnotherWay?: true;
+}
 
-  test("has what somebody took from its peers, or gave to them, set right within the resync", async () => {
-    await using stage = await Stage.create(lab);
-    const { machine } = stage.agent;
-    const kept = paperNode("kept", "198.51.100.1", ["10.192.3.0/24"]);
-    const edited = paperNode("edited", "198.51.100.2", ["10.192.4.0/24"]);
-    const stranger = paperNode("stranger", "198.51.100.9", []);
-    await stage.curator.call.put(kept.bytes);
-    await stage.curator.call.put(edited.bytes);
-    await stage.holds([kept.allowed, edited.allowed]);
-    // A stranger is taken away only by a picture that this node is part of.
-    await stage.agent.status(({ node }) => node.announcedAt !== null, soonMs);
-    const before = await shape(machine);
-    const set = ["wg", "set", "clusternet"];
-    await machine.exec([...set, "peer", kept.key, "remove"]);
-    await machine.exec([
-      ...set,
-      "peer",
-      edited.key,
-      "allowed-ips",
-      "10.192.4.0/25",
-      "persistent-keepalive",
-      "5",
-    ]);
-    await machine.exec([...set, "peer", stranger.key, "allowed-ips", "10.192.8.0/24"]);
-    await machine.exec([...set, "listen-port", "7000"]);
-    await back(stage, before, repairMs);
-    const keyFile = join(await lab.directory(), "key");
-    await writeFile(keyFile, newKey().reveal(), { mode: 0o600 });
-    await machine.exec([...set, "private-key", keyFile]);
-    await back(stage, before, repairMs);
-    expect(await machine.exec(["wg", "show", "clusternet", "persistent-keepalive"])).not.toContain("\t5");
+/** Endpoint and last handshake of a peer. */
+async function sessionOf({ agent }: Stage, { publicKey }: BarePeer): Promise<readonly unknown[]> {
+  const peers = await agent.peers(() => true, soonMs);
+  const peer = peers.find(([key]) => key === publicKey);
+  return [peer?.[2], peer?.[4]];
+}
+
+/** There are many drifts, so that CI sends fewer pings after each. */
+const few = { pings: long ? pings : 100 };
+
+/** What is on its way to a socket that is closed. */
+const inFlight = 40;
+
+/** A drift that nothing could be sent during is to cost no more than its repair: two seconds, and one to shake hands. */
+const untilRepaired = 600;
+
+/** By what the kernel says of links, routes and addresses: nothing is compared in the time of these tests. */
+const told: readonly Drift[] = [
+  {
+    name: "interface deleted",
+    by: ["ip link delete clusternet"],
+    mayLose: untilRepaired,
+    endsSessions: true,
+  },
+  {
+    name: "interface renamed",
+    by: ["ip link set clusternet name other"],
+    mayLose: untilRepaired,
+    endsSessions: true,
+  },
+  {
+    name: "interface renamed while it is down",
+    by: ["ip link set clusternet down", "ip link set clusternet name other", "ip link set other up"],
+    mayLose: untilRepaired,
+    endsSessions: true,
+  },
+  {
+    name: "interface set down",
+    by: ["ip link set clusternet down"],
+    mayLose: untilRepaired,
+    endsSessions: true,
+  },
+  { name: "group changed", by: ["ip link set clusternet group 3"] },
+  { name: "MTU changed", by: ["ip link set clusternet mtu 1300"] },
+  { name: "MTU below 1280, which takes the IPv6 route", by: ["ip link set clusternet mtu 1200"] },
+  {
+    name: "IPv4 route removed",
+    by: ["ip route delete 10.192.0.0/11 dev clusternet"],
+    mayLose: untilRepaired,
+  },
+  { name: "IPv6 route removed", by: ["ip -6 route delete fd10:c1::/32 dev clusternet"] },
+  { name: "source of the route removed", by: ["ip route replace 10.192.0.0/11 dev clusternet proto 129"] },
+  {
+    name: "guards removed",
+    by: ["ip route delete unreachable 10.192.0.0/11", "ip -6 route delete unreachable fd10:c1::/32"],
+  },
+  {
+    name: "IPv4 loopback address removed, and with it the route",
+    by: ["ip address delete 10.192.1.1/32 dev lo"],
+    mayLose: untilRepaired,
+  },
+  { name: "IPv6 loopback address removed", by: ["ip address delete fd10:c1:0:1::1/128 dev lo"] },
+  {
+    name: "lo set down and up, which takes the IPv6 guard",
+    by: ["ip link set lo down", "ip link set lo up"],
+    mayLose: untilRepaired,
+  },
+  {
+    name: "everything of ours flushed, as a network daemon does (case 23)",
+    by: [
+      "ip route flush exact 10.192.0.0/11",
+      "ip -6 route flush exact fd10:c1::/32",
+      "ip address delete 10.192.1.1/32 dev lo",
+      "ip address delete fd10:c1:0:1::1/128 dev lo",
+    ],
+    mayLose: untilRepaired,
+    opensAnotherWay: true,
+  },
+];
+
+/** Of these nobody tells. */
+const untold: readonly Drift[] = [
+  { name: "port changed", by: ["wg set clusternet listen-port 7000"], mayLose: inFlight },
+  {
+    name: "key changed",
+    by: ["wg set clusternet private-key KEYFILE"],
+    mayLose: untilRepaired,
+    endsSessions: true,
+  },
+  {
+    name: "key cleared",
+    by: ["wg set clusternet private-key /dev/null"],
+    mayLose: untilRepaired,
+    endsSessions: true,
+  },
+  { name: "allowed IPs of a peer edited", by: ["wg set clusternet peer KEPT allowed-ips 10.192.3.0/25"] },
+  { name: "keepalive of a peer edited", by: ["wg set clusternet peer KEPT persistent-keepalive 5"] },
+  { name: "peer removed", by: ["wg set clusternet peer KEPT remove"], endsSessions: true },
+  { name: "foreign peer added", by: ["wg set clusternet peer FOREIGN allowed-ips 10.192.8.0/24"] },
+  {
+    name: "one allowed IP moved to another peer",
+    by: ["wg set clusternet peer PAPER allowed-ips 10.192.3.0/24"],
+  },
+];
+
+describe("what somebody changes is put back, and no more is touched (case 19):", () => {
+  describe.each([
+    { how: "at once, by the kernel's word", drifts: told, resync: "600", limitMs: toldMs },
+    { how: "by the next comparison", drifts: untold, resync: "1", limitMs: untoldMs },
+  ])("$how:", ({ drifts, resync, limitMs }) => {
+    let stage: Stage;
+    let traffic: BarePeer;
+    let kept: BarePeer;
+    let words: Readonly<Record<string, string>>;
+    let whole: Record<string, unknown>;
+
+    beforeAll(async () => {
+      stage = await Stage.create(lab, { flags: ["--resync", resync, "--pod-prefix", "fd10:c1:0:1::/64"] });
+      const { machine } = stage.agent;
+      traffic = await stage.peer("b", 2);
+      kept = await stage.peer("c", 3);
+      const paper = paperNode("d", "198.51.100.4", ["10.192.4.0/24"]);
+      await stage.curator.call.put(paper.bytes);
+      await stage.agent.peers((peers) => peers.length === 3, soonMs);
+      // A stranger is taken away only by a picture that this node is part of.
+      await stage.agent.status(({ node }) => node.announcedAt !== null, soonMs);
+      const keyFile = join(await lab.directory(), "key");
+      await writeFile(keyFile, newKey().reveal(), { mode: 0o600 });
+      words = { KEPT: kept.publicKey, PAPER: paper.key, FOREIGN: newKey().publicKey, KEYFILE: keyFile };
+      // None of ours, some of it right beside what is.
+      await machine.ip(
+        "address add 203.0.113.7/32 dev lo",
+        "address add 10.192.1.77/32 dev lo",
+        "route add 198.51.101.0/24 dev eth0 proto 129",
+        "route add 10.200.0.0/16 dev eth0 proto static",
+      );
+      // Watching for leaks leaves a default route behind, which has to be there before the host is looked at.
+      await (await LeakWatch.start(machine)).stop();
+      whole = await shape(machine);
+      expect(whole).toMatchObject({ group: "9", mtu: 1420, up: true, port: ["7838"] });
+    });
+    afterAll(async () => await stage[Symbol.asyncDispose]());
+
+    test.each(drifts)("$name", async (drift) => {
+      const { machine } = stage.agent;
+      await machine.reach(kept.target, { limitMs: soonMs });
+      const before = await sessionOf(stage, kept);
+      const outcome = await underTraffic(
+        stage,
+        traffic,
+        `drift: ${drift.name}`,
+        async (fault) => {
+          await fault.make(async () => {
+            for (const command of drift.by) {
+              await machine.exec(command.split(" ").map((word) => words[word] ?? word));
+            }
+          });
+          await fault.heal(() => back(stage, whole, limitMs));
+        },
+        few,
+      );
+      if (drift.opensAnotherWay !== true) expect(outcome.leaked).toEqual([]);
+      expect(outcome.lost).toBeLessThanOrEqual(drift.mayLose ?? 0);
+      if (drift.endsSessions !== true) expect(await sessionOf(stage, kept)).toEqual(before);
+      await machine.reach(kept.target, { limitMs: soonMs });
+      expect(await stage.problems((found) => found.length === 0)).toEqual([]);
+    });
   });
 });
 
 describe("routes and addresses", () => {
-  test("of ours come back at once when a network daemon flushes them (case 23)", async () => {
-    // No resync in the time of this test: the kernel's word must do.
-    await using stage = await Stage.create(lab, { flags: ["--resync", "600"] });
-    const { machine } = stage.agent;
-    const b = await stage.peer("b", 2);
-    const before = await shape(machine);
-    expect(before["loopback"]).toHaveLength(1);
-    expect(before["routes6"]).toContainEqual(expect.stringMatching(/^unreachable fd10:c1::\/32 dev lo /));
-    await machine.ip("route delete 10.192.0.0/11 dev clusternet", "address delete 10.192.1.1/32 dev lo");
-    await back(stage, before, repairMs);
-    await machine.ip("address delete 10.192.1.1/32 dev lo");
-    await back(stage, before, repairMs);
-    // Another source, and what goes with it when lo is set down: the guard of IPv6, by which nothing leaves unencrypted.
-    await machine.ip("route replace 10.192.0.0/11 dev clusternet proto 129");
-    await back(stage, before, repairMs);
-    await machine.ip("link set lo down", "link set lo up");
-    await back(stage, before, repairMs);
-    await machine.ip("route flush proto 129");
-    await machine.exec(["ip", "-6", "route", "flush", "proto", "129"]);
-    await back(stage, before, repairMs);
-    expect(await finishPing(machine.ping(b.target), 100)).toEqual(nothingLost);
-  });
-
   test("are such that the host's own processes reach pods with a pod address, whatever else lo has (case 34)", async () => {
     await using stage = await Stage.create(lab);
     const { machine } = stage.agent;
@@ -171,6 +273,9 @@ describe("routes and addresses", () => {
     expect(await machine.exec(["ip", "-o", "address", "show", "dev", "lo"])).toContain("203.0.113.7/32");
   });
 });
+
+/** `--resync` of these agents is 1 s; the rest is for a busy machine. */
+const repairMs = 4_000;
 
 const mtuIs = async (machine: Machine, wanted: number): Promise<void> => {
   await waitFor(
