@@ -9,6 +9,7 @@ import { join, resolve } from "node:path";
 import { systemClock, type Clock } from "../async.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { startAdminSocket } from "../curator-server/admin.ts";
+import { CredentialRenewal } from "../curator-server/credential-renewal.ts";
 import {
   insecureTransport,
   renderHostPort,
@@ -26,7 +27,7 @@ import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
 import type { Logger, RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
-import { openKeyProblems, readCredentials, redactKey } from "../trust/credentials.ts";
+import { readCredentials, redactKey } from "../trust/credentials.ts";
 
 /** How often the data directory is looked at: a node that changes nothing finds out no sooner that it was forgotten. */
 const lookMs = 5_000;
@@ -57,7 +58,8 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   const { log, signal } = context;
   // grpc-js writes lines of its own on stderr; what matters of them reaches us as errors.
   setLogVerbosity(logVerbosity.NONE);
-  const transport = await transportOf(options, log);
+  const clock = context.clock ?? systemClock;
+  const { transport, renewal } = await transportOf(options, { log, clock });
   const dataDirectory = resolve(options.dataDir);
   await ensureDataDirectory(dataDirectory);
   const lock = acquireDirectoryLock(
@@ -90,8 +92,8 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
         dataDirectory,
         ...(options.credentials === undefined ? {} : { node: transport.leaderId }),
       });
-      const parts = { dataDirectory, lock, admin, registry: server.registry };
-      await keepInPlace(parts, { log, clock: context.clock ?? systemClock }, signal);
+      const parts = { dataDirectory, lock, admin, registry: server.registry, renewal };
+      await keepInPlace(parts, { log, clock }, signal);
       log.info("Curator is stopping", { watchers: server.registry.fanOut.watchers });
       await admin.stop();
     } finally {
@@ -103,17 +105,18 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   return exitStatus.ok;
 }
 
-/** What in the data directory can be taken away under a running Curator. */
+/** What can be taken away or replaced under a running Curator. */
 interface Parts {
   readonly dataDirectory: string;
   readonly lock: Locks;
   readonly admin: PrivateServer;
   readonly registry: Registry;
+  readonly renewal: CredentialRenewal | undefined;
 }
 
-/** Makes again what of it is gone, now and then until `signal` aborts. What cannot be done is logged once and tried again. */
+/** Makes again what of it is gone and takes in what is new, now and then until `signal` aborts. What cannot be done is logged once and tried again. */
 async function keepInPlace(
-  { dataDirectory, lock, admin, registry }: Parts,
+  { dataDirectory, lock, admin, registry, renewal }: Parts,
   { log, clock }: { readonly log: Logger; readonly clock: Clock },
   signal: AbortSignal,
 ): Promise<void> {
@@ -121,6 +124,7 @@ async function keepInPlace(
   while (!signal.aborted) {
     await clock.sleep(lookMs, signal);
     if (signal.aborted) return;
+    await renewal?.look();
     try {
       await ensureDataDirectory(dataDirectory);
       lock.renew();
@@ -135,12 +139,17 @@ async function keepInPlace(
   }
 }
 
-async function transportOf({ credentials }: CuratorOptions, log: RedactingLogger): Promise<Transport> {
-  if (credentials === undefined) return insecureTransport();
+async function transportOf(
+  { credentials }: CuratorOptions,
+  { log, clock }: { readonly log: RedactingLogger; readonly clock: Clock },
+): Promise<{ readonly transport: Transport; readonly renewal?: CredentialRenewal }> {
+  if (credentials === undefined) return { transport: insecureTransport() };
   const own = await readCredentials(credentials);
   redactKey(own, log);
-  for (const { message } of await openKeyProblems(credentials.key)) log.warn(message);
-  return tlsTransport(own);
+  const transport = tlsTransport(own);
+  const renewal = new CredentialRenewal(credentials, own, { transport, log, clock });
+  await renewal.look();
+  return { transport, renewal };
 }
 
 function warnOfWhatIsMissing({ credentials, store, insecureAnywhere }: CuratorOptions, log: Logger): void {

@@ -22,19 +22,31 @@ import { sentCertificateBytes } from "../trust/sent-certificates.ts";
 import { curatorNodeId, unauthenticated, type IdentifyCaller } from "./caller.ts";
 import type { Transport } from "./server.ts";
 
+/** A transport whose credentials can be replaced while it serves. */
+export interface TlsTransport extends Transport {
+  /** From now on new connections get this certificate, and every call is judged by this CA. */
+  renew(own: Credentials): void;
+}
+
 /** TLS with the node's own credentials: the node is the leader, and callers are those that its CA has signed. */
-export function tlsTransport(own: Credentials, now: () => Date = () => new Date()): Transport {
+export function tlsTransport(own: Credentials, now: () => Date = () => new Date()): TlsTransport {
   const key = `clusternet-certificates-${crypto.randomUUID()}-bin`;
+  const credentials = new RequestingCredentials(own, key);
+  let { ca } = own;
   return {
-    credentials: new RequestingCredentials(own, key),
-    identify: identifyByCertificate({ key, ca: own.ca, now }),
+    credentials,
+    identify: identifyByCertificate({ key, ca: () => ca, now }),
     leaderId: own.nodeId,
+    renew: (next) => {
+      ca = next.ca;
+      credentials.renew(next);
+    },
   };
 }
 
 function identifyByCertificate(options: {
   readonly key: string;
-  readonly ca: X509Certificate;
+  readonly ca: () => X509Certificate;
   readonly now: () => Date;
 }): IdentifyCaller {
   const { key, ca, now } = options;
@@ -51,7 +63,7 @@ function identifyByCertificate(options: {
     } catch (error) {
       return unauthenticated(`Cannot tell who calls: its certificate cannot be decoded: ${messageOf(error)}`);
     }
-    const verdict = judgeCertificates([certificate], { ca, now: now() });
+    const verdict = judgeCertificates([certificate], { ca: ca(), now: now() });
     switch (verdict.kind) {
       case "node":
         return curatorNodeId(verdict.nodeId);
@@ -67,13 +79,13 @@ function identifyByCertificate(options: {
 class RequestingCredentials extends ServerCredentials {
   readonly #interceptor: ServerInterceptor;
 
-  constructor({ certificate, key }: Credentials, metadataKey: string) {
-    // Without `ca`: with it the library would send the CA along with the certificate.
-    super(
-      { requestCert: true, rejectUnauthorized: false, minVersion: "TLSv1.3" },
-      { cert: certificate.toString(), key: revealKey(key), minVersion: "TLSv1.3" },
-    );
+  constructor(own: Credentials, metadataKey: string) {
+    super({ requestCert: true, rejectUnauthorized: false, minVersion: "TLSv1.3" }, contextOf(own));
     this.#interceptor = handOnCertificates(metadataKey);
+  }
+
+  renew(own: Credentials): void {
+    this.updateSecureContextOptions(contextOf(own));
   }
 
   override _equals(other: ServerCredentials): boolean {
@@ -83,6 +95,11 @@ class RequestingCredentials extends ServerCredentials {
   override _getInterceptors(): ServerInterceptor[] {
     return [this.#interceptor];
   }
+}
+
+/** Without `ca`: with it the library would send the CA along with the certificate. */
+function contextOf({ certificate, key }: Credentials) {
+  return { cert: certificate.toString(), key: revealKey(key), minVersion: "TLSv1.3" } as const;
 }
 
 /** Puts the certificates of the call's connection into its metadata. */

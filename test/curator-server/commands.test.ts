@@ -16,7 +16,7 @@ import {
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createChannel } from "nice-grpc";
+import { createChannel, type Channel } from "nice-grpc";
 import { runCurator, type CuratorOptions } from "../../src/commands/curator.ts";
 import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/commands/node.ts";
 import { parseCommandLine } from "../../src/cli.ts";
@@ -29,7 +29,7 @@ import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
 import { waitFor } from "../lab/wait.ts";
 import { issued, TestTrust } from "../trust/cluster.ts";
 import { clientOf, codeOf, keyOf, statusBytes } from "./cluster.ts";
-import { tlsChannel } from "./tls-client.ts";
+import { shownSerial, tlsChannel } from "./tls-client.ts";
 
 let directory: string;
 const cleanups: (() => unknown)[] = [];
@@ -109,6 +109,12 @@ async function joinCluster(port: number, id: string): Promise<void> {
   const prefixes = [{ cidr: "192.0.2.1/32" }, { cidr: "10.192.1.0/24" }];
   await client.updateNodeClusterNetworking({ clusternet: { wireguardPubkey: keyOf(1), prefixes } });
   channel.close();
+}
+
+/** What node "a" is answered when it reports its status over this channel. */
+async function reportOf(channel: Channel): Promise<string> {
+  const status = { nodeId: "a", status: statusBytes("192.0.2.1") };
+  return await codeOf(clientOf(channel, undefined).updateNodeStatus(status));
 }
 
 /** What a node command prints, and how it ends. */
@@ -248,6 +254,46 @@ describe("runCurator()", () => {
     expect((await start({ credentials })).warnings).toEqual([
       expect.stringContaining('cert-key.pem" has mode 0640, expected 0600') as unknown as string,
     ]);
+  });
+
+  test("takes credentials that were put in place of its own, for new connections, and none that cannot be used", async () => {
+    using trust = new TestTrust();
+    const own = [1, 2].map(() => makeNodeCertificate("curator", trust.ca, issued));
+    const [first, second] = own;
+    const credentials = trust.files("curator", { ...(first !== undefined && { own: first }) });
+    const running = await start({ credentials });
+    const before = tlsChannel(running.port, makeNodeCertificate("a", trust.ca, issued));
+    cleanups.push(() => before.close());
+    /** What a new connection is shown, and what a call on a new and on an old one comes to. */
+    const seen = async (): Promise<readonly unknown[]> => {
+      await running.clock.untilSleeping();
+      await running.clock.advance(5_000);
+      await running.clock.untilSleeping();
+      const now = tlsChannel(running.port, makeNodeCertificate("a", trust.ca, issued));
+      cleanups.push(() => now.close());
+      const serial = await shownSerial(running.port);
+      const which = own.findIndex(({ certificate }) => certificate.serialNumber === serial) + 1;
+      return [which, await reportOf(now), await reportOf(before)];
+    };
+    expect(await seen()).toEqual([1, "OK", "OK"]);
+
+    writeFileSync(credentials.cert, second?.certificate.toString() ?? "");
+    expect(await seen()).toEqual([1, "OK", "OK"]);
+    writeFileSync(credentials.key, "nothing of a key");
+    expect(await seen()).toEqual([1, "OK", "OK"]);
+    trust.files("curator", { own: makeNodeCertificate("other", trust.ca, issued) });
+    expect(await seen()).toEqual([1, "OK", "OK"]);
+    const cannot = "Cannot take other credentials, going on with those read before: ";
+    expect(running.warnings.map((line) => line.replace(/; hint: .*/, ""))).toEqual([
+      `${cannot}Cannot use key of the node certificate "${credentials.key}": it is not the key of "${credentials.cert}"`,
+      `${cannot}Cannot use key of the node certificate "${credentials.key}": it is no such PEM file, expected one Ed25519 key in PKCS#8 (PRIVATE KEY)`,
+      `${cannot}Cannot use node certificate "${credentials.cert}": it now names node "other", expected "curator"`,
+    ]);
+
+    trust.files("curator", { ...(second !== undefined && { own: second }) });
+    expect(await seen()).toEqual([2, "OK", "OK"]);
+    expect(running.lines).toContain("Credentials were replaced: new connections get the new ones");
+    expect(running.lines.filter((line) => line.startsWith("No longer: Cannot take")).length).toBe(3);
   });
 
   test("a damaged database: exit 78, and the file stays", async () => {

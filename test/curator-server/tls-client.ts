@@ -3,7 +3,7 @@
  */
 import { credentials } from "@grpc/grpc-js";
 import type { X509Certificate } from "node:crypto";
-import { createSecureContext } from "node:tls";
+import { connect, createSecureContext } from "node:tls";
 import { createChannel, createClientFactory, type Channel } from "nice-grpc";
 import { CuratorLocalDefinition } from "../../src/gen/curator.ts";
 import { revealKey } from "../../src/trust/credentials.ts";
@@ -31,6 +31,18 @@ export function tlsChannel(port: number, identity?: ClientIdentity): Channel {
     credentials.createFromSecureContext(context, { rejectUnauthorized: false }),
     { "grpc.ssl_target_name_override": "curator", "grpc.use_local_subchannel_pool": 1 },
   );
+}
+
+/** Serial number of the certificate that a new connection is shown. */
+export function shownSerial(port: number): Promise<string> {
+  const { promise, resolve, reject } = Promise.withResolvers<string>();
+  const options = { port, host: "127.0.0.1", rejectUnauthorized: false, servername: "curator" };
+  const socket = connect({ ...options, ALPNProtocols: ["h2"] }, () => {
+    resolve(socket.getPeerCertificate().serialNumber);
+    socket.destroy();
+  });
+  socket.on("error", reject);
+  return promise;
 }
 
 /** Whom GetCurrentLeader names over this channel. */
