@@ -31,6 +31,8 @@ export interface Watcher {
 export class FanOut {
   readonly #nodes = new Map<NodeId, Uint8Array>();
   readonly #watchers = new Set<OpenWatcher>();
+  /** How many of them each caller has; none is left out. */
+  readonly #countOf = new Map<NodeId, number>();
   /** The first picture as events, for all who ask before the next change. */
   #backlog: readonly Uint8Array[] | undefined;
   #closed = false;
@@ -44,12 +46,23 @@ export class FanOut {
   open(caller: NodeId, only: NodeId | undefined): Watcher {
     const watcher = new OpenWatcher(caller, only, this.#firstEvents(only));
     if (this.#closed) watcher.end(stopping);
-    else this.#watchers.add(watcher);
+    else {
+      this.#watchers.add(watcher);
+      this.#countOf.set(caller, this.watchersOf(caller) + 1);
+    }
     return watcher;
   }
 
   close(watcher: Watcher): void {
-    if (watcher instanceof OpenWatcher) this.#watchers.delete(watcher);
+    if (!(watcher instanceof OpenWatcher) || !this.#watchers.delete(watcher)) return;
+    const left = this.watchersOf(watcher.caller) - 1;
+    if (left === 0) this.#countOf.delete(watcher.caller);
+    else this.#countOf.set(watcher.caller, left);
+  }
+
+  /** Open watchers of one caller. */
+  watchersOf(caller: NodeId): number {
+    return this.#countOf.get(caller) ?? 0;
   }
 
   get watchers(): number {

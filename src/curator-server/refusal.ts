@@ -10,6 +10,7 @@ export type RefusalCode =
   | Status.NOT_FOUND
   | Status.PERMISSION_DENIED
   | Status.FAILED_PRECONDITION
+  | Status.RESOURCE_EXHAUSTED
   | Status.UNIMPLEMENTED
   | Status.UNAVAILABLE
   | Status.UNAUTHENTICATED;

@@ -8,6 +8,7 @@ import { Status } from "nice-grpc-common";
 import { ServerError, type CallContext, type ServiceImplementation } from "nice-grpc";
 import { aborted } from "../async.ts";
 import type { NodeId } from "../core/node.ts";
+import { quote } from "../core/problem.ts";
 import {
   CuratorDefinition,
   type CuratorLocalDefinition,
@@ -19,6 +20,12 @@ import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
 import type { Watcher } from "./fan-out.ts";
 import { removedRefusal, type Refusal } from "./refusal.ts";
 import type { Registry } from "./registry.ts";
+
+/**
+ * Streams of one caller. An agent has one, and two while it goes from one to the next; what a host that is gone has
+ * left is found by keepalive within half a minute.
+ */
+export const maxWatchesOfCaller = 16;
 
 /** Events come encoded from the fan-out, once for all watchers, so "encoding" hands the bytes on. */
 const encodedEvent = {
@@ -86,6 +93,12 @@ export function curatorService(
       if (typeof only === "object") throw serverError(only);
       if (registry.standingOf(caller).kind === "removed") {
         answer(caller, "Watch", removedRefusal(caller));
+      }
+      if (registry.fanOut.watchersOf(caller) >= maxWatchesOfCaller) {
+        answer(caller, "Watch", {
+          code: Status.RESOURCE_EXHAUSTED,
+          message: `Cannot open one more Watch stream: node ${quote(caller)} has ${maxWatchesOfCaller}, expected an agent to close those that it no longer reads`,
+        });
       }
       refusals.clear(caller, "Watch");
       const watcher = registry.fanOut.open(caller, only);

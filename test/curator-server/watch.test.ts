@@ -7,6 +7,7 @@ import { connect, createServer, type Socket } from "node:net";
 import { createChannel } from "nice-grpc";
 import type { NodeId } from "../../src/core/node.ts";
 import { FanOut } from "../../src/curator-server/fan-out.ts";
+import { maxWatchesOfCaller } from "../../src/curator-server/service.ts";
 import { maxFormerKeys } from "../../src/curator-server/registry.ts";
 import { MemoryStore, type StoredNode } from "../../src/curator-server/store.ts";
 import { WatchEvent } from "../../src/gen/curator.ts";
@@ -534,6 +535,39 @@ test("a watcher that is gone without a word is let go", async () => {
     limitMs: 4_000,
     what: "the silent watch to be dropped",
   });
+});
+
+test("a node may have so many streams and no more, and another node as many again", async () => {
+  const at = await cluster();
+  const open = async (caller: string): Promise<Stream> => {
+    const opened = stream(at, caller);
+    await opened.next();
+    return opened;
+  };
+  const ofA: Stream[] = [];
+  for (let count = 0; count < maxWatchesOfCaller; count++) ofA.push(await open("a"));
+  expect(await stream(at, "a").end()).toBe("RESOURCE_EXHAUSTED");
+  expect(await stream(at, "a", "b").end()).toBe("RESOURCE_EXHAUSTED");
+  await open("b");
+  expect(at.server.registry.fanOut.watchers).toBe(maxWatchesOfCaller + 1);
+
+  // Those that are there go on, and one that is closed makes room.
+  await at.report("c", "192.0.2.3");
+  expect((await ofA[0]?.next())?.nodes).toEqual([plain("c", "192.0.2.3")]);
+  const [first, second] = ofA;
+  const ended = first?.next().catch(() => undefined);
+  first?.close();
+  await ended;
+  const left = (): number => at.server.registry.fanOut.watchersOf("a" as NodeId);
+  await waitFor(() => left() === maxWatchesOfCaller - 1, "room for one more");
+  await open("a");
+  expect(await stream(at, "a").end()).toBe("RESOURCE_EXHAUSTED");
+
+  // A node that is taken out loses all of them at once.
+  await at.report("a", "192.0.2.1");
+  await at.server.registry.remove("a" as NodeId);
+  expect(await second?.end()).toBe("NOT_FOUND");
+  await waitFor(() => left() === 0, "no stream of a node that was removed");
 });
 
 test("a client that closes is let go", async () => {
