@@ -14,7 +14,7 @@ import { ensureDataDirectory, isThere, makeFile, privateMode } from "../host/fil
 import type { Logger } from "../log.ts";
 import { caProblem } from "../trust/certificate.ts";
 import { credentialNames } from "../trust/credential-files.ts";
-import { readCertificate, readKey, revealKey } from "../trust/credentials.ts";
+import { maxPathCharacters, readCertificate, readKey, revealKey } from "../trust/credentials.ts";
 import { makeClusterCa, makeNodeCertificate, type KeyedCertificate } from "../trust/make-certificate.ts";
 
 export interface PkiInitOptions {
@@ -42,7 +42,7 @@ const publicMode = 0o644;
 export async function pkiInit({ caDir }: PkiInitOptions, { stdout }: PkiContext): Promise<ExitStatus> {
   await ensureDataDirectory(caDir);
   const { certificate, key } = makeClusterCa(new Date());
-  await makeFiles(caDir, "cluster CA", [
+  await makeFiles(caDir, { what: "cluster CA", remedyOf: (found) => remedyOfCa(caDir, found) }, [
     { name: caKeyName, text: revealKey(key), mode: privateMode },
     { name: credentialNames.ca, text: pemOf(certificate), mode: publicMode },
   ]);
@@ -62,7 +62,7 @@ export async function pkiIssue(
   const ca = await readCa(caDir, log);
   await ensureDataDirectory(out);
   const { certificate, key } = makeNodeCertificate(nodeId, ca, new Date());
-  await makeFiles(out, "credentials", [
+  await makeFiles(out, { what: "credentials", remedyOf: remedyOfCredentials }, [
     { name: credentialNames.key, text: revealKey(key), mode: privateMode },
     { name: credentialNames.cert, text: pemOf(certificate), mode: publicMode },
     { name: credentialNames.ca, text: pemOf(ca.certificate), mode: publicMode },
@@ -77,12 +77,22 @@ export async function pkiIssue(
 async function readCa(caDir: string, log: Logger): Promise<KeyedCertificate> {
   const path = join(caDir, credentialNames.ca);
   const keyPath = join(caDir, caKeyName);
+  const found = { there: await namesIn(caDir, caNames) };
+  for (const [what, name] of [
+    ["cluster CA", credentialNames.ca],
+    ["key of the cluster CA", caKeyName],
+  ] as const) {
+    if (found.there.includes(name)) continue;
+    throw new SettingsError(`Cannot read ${what} ${quote(join(caDir, name))}: there is no such file`, {
+      hint: remedyOfCa(caDir, found),
+    });
+  }
   const certificate = await readCertificate("cluster CA", path);
   const { key, isOpen } = await readKey("key of the cluster CA", keyPath);
   if (isOpen)
     log.warn("Others may read the key of the cluster CA, and make nodes with it", { file: keyPath });
-  const found = caProblem(certificate);
-  if (found !== undefined) throw new SettingsError(`Cannot use cluster CA ${quote(path)}: ${found}`);
+  const problem = caProblem(certificate);
+  if (problem !== undefined) throw new SettingsError(`Cannot use cluster CA ${quote(path)}: ${problem}`);
   if (!certificate.checkPrivateKey(key)) {
     throw new SettingsError(`Cannot use key ${quote(keyPath)}: it is not the key of ${quote(path)}`);
   }
@@ -95,22 +105,65 @@ interface NewFile {
   readonly mode: number;
 }
 
-/** Makes all of the files or none. */
-async function makeFiles(directory: string, what: string, files: readonly NewFile[]): Promise<void> {
-  const taken = (path: string): SettingsError =>
-    new SettingsError(`Cannot make ${what} in ${quote(directory)}: ${quote(path)} is there already`, {
-      hint: "Nothing is overwritten: choose another directory, or move away what is there",
-    });
-  for (const { name } of files) {
-    const path = join(directory, name);
-    if (await isThere(path)) throw taken(path);
+/** Names of files that belong together, as far as they are there. */
+interface Found {
+  readonly there: readonly string[];
+}
+
+const caNames = [caKeyName, credentialNames.ca];
+const nothingOverwritten = "Nothing is overwritten: choose another directory, or move away what is there";
+
+async function namesIn(directory: string, names: readonly string[]): Promise<readonly string[]> {
+  const there = await Promise.all(names.map((name) => isThere(join(directory, name))));
+  return names.filter((_name, index) => there[index]);
+}
+
+/**
+ * What to do about a CA that is not all there. A key alone is what an interrupted `pki init` leaves, but also what is
+ * left of a CA that nodes were made with, so it is not ours to go on from either.
+ */
+function remedyOfCa(caDir: string, { there }: Found): string {
+  const [keyIsThere, certificateIsThere] = caNames.map((name) => there.includes(name));
+  if (keyIsThere === certificateIsThere) {
+    return keyIsThere === true
+      ? nothingOverwritten
+      : `clusternet pki init --ca-dir ${quote(caDir, maxPathCharacters)} makes a cluster CA`;
+  }
+  return keyIsThere === true
+    ? `If an earlier \`pki init\` was interrupted, remove ${caKeyName} and run it again; if nodes were made with that key, put a copy of ${credentialNames.ca} back, which each of them has`
+    : `The key of a CA stays where \`pki init\` made it: go there, or put ${caKeyName} back`;
+}
+
+function remedyOfCredentials({ there }: Found): string {
+  return there.length === Object.keys(credentialNames).length
+    ? nothingOverwritten
+    : `If an earlier \`pki issue\` was interrupted, remove ${there.join(" and ")} and run it again: nobody knows that key yet`;
+}
+
+/** Makes all of the files or none. `remedyOf` says what to do about those that are there. */
+async function makeFiles(
+  directory: string,
+  { what, remedyOf }: { readonly what: string; readonly remedyOf: (found: Found) => string },
+  files: readonly NewFile[],
+): Promise<void> {
+  const taken = (name: string, without: string, hint: string): SettingsError =>
+    new SettingsError(
+      `Cannot make ${what} in ${quote(directory)}: ${quote(join(directory, name))} is there already${without}`,
+      { hint },
+    );
+  const names = files.map(({ name }) => name);
+  const there = await namesIn(directory, names);
+  const [first] = there;
+  if (first !== undefined) {
+    const missing = names.filter((name) => !there.includes(name));
+    throw taken(first, missing.length === 0 ? "" : `, without ${missing.join(" and ")}`, remedyOf({ there }));
   }
   const made: string[] = [];
   try {
     for (const { name, text, mode } of files) {
       const path = join(directory, name);
       // Somebody else can have been quicker.
-      if (!(await makeFile(path, text, mode))) throw taken(path);
+      if (!(await makeFile(path, text, mode))) throw taken(name, "", nothingOverwritten);
       made.push(path);
     }
   } catch (error) {

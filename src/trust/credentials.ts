@@ -127,7 +127,8 @@ async function readPem(
   });
 }
 
-const maxPathCharacters = 1_000;
+/** A path is shown whole: a person must find the file by it. */
+export const maxPathCharacters = 1_000;
 
 function unusable(what: string, path: string, reason: string, cause?: unknown): SettingsError {
   return new SettingsError(`Cannot use ${what} ${quote(path, maxPathCharacters)}: ${reason}`, {

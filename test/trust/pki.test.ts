@@ -113,16 +113,64 @@ test("pki init and pki issue make what a node needs, readable by those who may",
   });
 });
 
+const nothingOverwritten = "Nothing is overwritten: choose another directory, or move away what is there";
+const keyAlone =
+  "If an earlier `pki init` was interrupted, remove ca-key.pem and run it again; if nodes were made with that key, put " +
+  "a copy of ca.pem back, which each of them has";
+
 describe("nothing is overwritten, and nothing is made beside it", () => {
-  test.each(["ca.pem", "ca-key.pem"])("pki init where %s is", async (name) => {
+  test.each<{ names: readonly string[]; found: string; hint: string }>([
+    { names: ["ca-key.pem", "ca.pem"], found: 'ca-key.pem" is there already', hint: nothingOverwritten },
+    {
+      names: ["ca-key.pem"],
+      found: 'ca-key.pem" is there already, without ca.pem',
+      hint: keyAlone,
+    },
+    {
+      names: ["ca.pem"],
+      found: 'ca.pem" is there already, without ca-key.pem',
+      hint: "The key of a CA stays where `pki init` made it: go there, or put ca-key.pem back",
+    },
+  ])("pki init where $names is", async ({ names, found, hint }) => {
     await withDirectory(async (caDir) => {
-      writeFileSync(join(caDir, name), "mine");
+      for (const name of names) writeFileSync(join(caDir, name), "mine");
       expect(await failure(() => pkiInit({ caDir }, context()))).toEqual({
-        message: `Cannot make cluster CA in "${caDir}": "${join(caDir, name)}" is there already`,
+        message: `Cannot make cluster CA in "${caDir}": "${caDir}/${found}`,
         exit: 78,
-        hint: "Nothing is overwritten: choose another directory, or move away what is there",
+        hint,
       });
-      expect(Object.values(filesIn(caDir))).toEqual(["mine"]);
+      expect(Object.values(filesIn(caDir))).toEqual(names.map(() => "mine"));
+    });
+  });
+
+  test.each<{ names: readonly string[]; found: string; hint: string }>([
+    {
+      names: ["cert-key.pem"],
+      found: 'cert-key.pem" is there already, without cert.pem and ca.pem',
+      hint: "If an earlier `pki issue` was interrupted, remove cert-key.pem and run it again: nobody knows that key yet",
+    },
+    {
+      names: ["cert-key.pem", "cert.pem"],
+      found: 'cert-key.pem" is there already, without ca.pem',
+      hint: "If an earlier `pki issue` was interrupted, remove cert-key.pem and cert.pem and run it again: nobody knows that key yet",
+    },
+    {
+      names: ["cert-key.pem", "cert.pem", "ca.pem"],
+      found: 'cert-key.pem" is there already',
+      hint: nothingOverwritten,
+    },
+  ])("pki issue where $names is", async ({ names, found, hint }) => {
+    await withDirectory(async (directory) => {
+      const [caDir, out] = [join(directory, "ca"), join(directory, "out")];
+      await pkiInit({ caDir }, context());
+      mkdirSync(out);
+      for (const name of names) writeFileSync(join(out, name), "mine");
+      expect(await failure(() => pkiIssue({ caDir, out }, node, context()))).toEqual({
+        message: `Cannot make credentials in "${out}": "${out}/${found}`,
+        exit: 78,
+        hint,
+      });
+      expect(Object.values(filesIn(out))).toEqual(names.map(() => "mine"));
     });
   });
 
@@ -141,7 +189,7 @@ describe("nothing is overwritten, and nothing is made beside it", () => {
         const empty = join(directory, "empty");
         mkdirSync(empty);
         symlinkSync("/nowhere/at/all", join(empty, name));
-        expect((await failure(() => pkiIssue({ caDir, out: empty }, node, context()))).message).toBe(
+        expect((await failure(() => pkiIssue({ caDir, out: empty }, node, context()))).message).toStartWith(
           `Cannot make credentials in "${empty}": "${join(empty, name)}" is there already`,
         );
         expect(readdirSync(empty)).toEqual([name]);
@@ -154,16 +202,25 @@ test.each<{
   name: string;
   spoil: (caDir: string, other: string) => void;
   message: (caDir: string) => string;
+  hint?: (caDir: string) => string;
 }>([
   {
     name: "a directory without a CA",
+    spoil: (caDir) => rmSync(caDir, { recursive: true }),
+    message: (caDir) => `Cannot read cluster CA "${caDir}/ca.pem": there is no such file`,
+    hint: (caDir) => `clusternet pki init --ca-dir "${caDir}" makes a cluster CA`,
+  },
+  {
+    name: "a key without its CA, as an interrupted pki init leaves it",
     spoil: (caDir) => rmSync(join(caDir, "ca.pem")),
     message: (caDir) => `Cannot read cluster CA "${caDir}/ca.pem": there is no such file`,
+    hint: () => keyAlone,
   },
   {
     name: "a CA without its key",
     spoil: (caDir) => rmSync(join(caDir, "ca-key.pem")),
     message: (caDir) => `Cannot read key of the cluster CA "${caDir}/ca-key.pem": there is no such file`,
+    hint: () => "The key of a CA stays where `pki init` made it: go there, or put ca-key.pem back",
   },
   {
     name: "the key of another CA",
@@ -176,7 +233,7 @@ test.each<{
     message: (caDir) =>
       `Cannot use cluster CA "${caDir}/ca.pem": it is the certificate of "CN=node-1", which is no CA`,
   },
-])("pki issue refuses $name, and makes nothing", async ({ spoil, message }) => {
+])("pki issue refuses $name, and makes nothing", async ({ spoil, message, hint }) => {
   await withDirectory(async (directory) => {
     const [caDir, other] = [join(directory, "ca"), join(directory, "other")];
     await pkiInit({ caDir }, context());
@@ -187,6 +244,7 @@ test.each<{
     expect(await failure(() => pkiIssue({ caDir, out }, node, context()))).toMatchObject({
       message: message(caDir),
       exit: 78,
+      ...(hint !== undefined && { hint: hint(caDir) }),
     });
     expect(existsSync(out)).toBe(false);
   });
