@@ -34,7 +34,7 @@ import type { Prefixes } from "./prefixes.ts";
 import { ProblemLog } from "./problem-log.ts";
 import { Pull, type PullState } from "./pull.ts";
 import { Push } from "./push.ts";
-import { buildStatus, type Status } from "./status.ts";
+import { buildStatus, fromFileRemark, type Status } from "./status.ts";
 import { Tracker } from "./tracker.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 import { UnderlayFollower } from "./underlay.ts";
@@ -266,6 +266,7 @@ export class Service {
         pid: process.pid,
         ...(session === undefined ? {} : { startedAt: session.startedAt }),
         notReady: this.notReady(),
+        remarks: this.remarks(),
         unhealthy: this.unhealthy(),
       },
       node: {
@@ -298,6 +299,13 @@ export class Service {
       .map(({ message }) => message);
     if (blocking.length > 0) return blocking;
     return ["no mesh has been applied yet, neither that of the last file nor a full picture of a Curator"];
+  }
+
+  /** What is to be known of an agent that is ready, in words: that its mesh is still the one of the last file. */
+  remarks(): readonly string[] {
+    const state = this.#session?.pull.state.get();
+    if (state?.applied !== true || state.source !== "file" || state.sourceAt === undefined) return [];
+    return [fromFileRemark(state.sourceAt, this.#clock.wallTime())];
   }
 
   /** What hangs, in words; empty: every loop has turned within the last minute. */
@@ -369,6 +377,7 @@ export class Service {
             status: () => this.status(),
             unhealthy: () => this.unhealthy(),
             notReady: () => this.notReady(),
+            remarks: () => this.remarks(),
           },
           problems: this.#problems,
           log: this.#log,

@@ -13,6 +13,8 @@ export interface StatusHandlers {
   unhealthy(): readonly string[];
   /** What is missing, in words; empty: a mesh is applied. */
   notReady(): readonly string[];
+  /** What is to be known although it is ready, in words. */
+  remarks(): readonly string[];
 }
 
 /** Answers one GET of `/status`, `/healthz` or `/readyz`. */
@@ -21,14 +23,13 @@ export async function answerStatusRequest(request: Request, handlers: StatusHand
   const { pathname } = new URL(request.url);
   if (pathname === "/status") return Response.json(await handlers.status());
   if (pathname === "/healthz") return verdict(handlers.unhealthy());
-  if (pathname === "/readyz") return verdict(handlers.notReady());
+  if (pathname === "/readyz") return verdict(handlers.notReady(), handlers.remarks());
   return new Response("expected /status, /healthz or /readyz\n", { status: 404 });
 }
 
-function verdict(reasons: readonly string[]): Response {
-  return reasons.length === 0
-    ? new Response("ok\n")
-    : new Response(reasons.map((reason) => `${reason}\n`).join(""), { status: 503 });
+function verdict(reasons: readonly string[], remarks: readonly string[] = []): Response {
+  const [status, lines] = reasons.length === 0 ? [200, ["ok", ...remarks]] : [503, reasons];
+  return new Response(lines.map((line) => `${line}\n`).join(""), { status });
 }
 
 /** Serves on the socket. Throws ClusternetError when it cannot be bound. */

@@ -4,7 +4,7 @@
  * Everything is one line each and aligned, so that `grep` and `awk` work on it. Text in a status can come from
  * a file or another program's answer, so whatever a terminal would obey is escaped here once more.
  */
-import type { Status, StatusPeer } from "./status.ts";
+import { ago, type Status, type StatusPeer } from "./status.ts";
 
 export interface StatusTextOptions {
   readonly now: Date;
@@ -147,20 +147,6 @@ function printable(text: string): string {
   // oxlint-disable-next-line no-control-regex -- finding control characters is the purpose
   const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
   return text.replace(unsafe, (character) => `\\u{${character.charCodeAt(0).toString(16)}}`);
-}
-
-const units = [
-  { name: "d", seconds: 86_400 },
-  { name: "h", seconds: 3600 },
-  { name: "min", seconds: 60 },
-  { name: "s", seconds: 1 },
-] as const;
-
-/** How long ago, in the largest unit that fits. A time in the future (clocks differ) is "0 s ago". */
-function ago(time: string, now: Date): string {
-  const seconds = Math.max(0, Math.floor((now.getTime() - Date.parse(time)) / 1000));
-  const unit = units.find((each) => seconds >= each.seconds) ?? units[units.length - 1];
-  return `${Math.floor(seconds / (unit?.seconds ?? 1))} ${unit?.name ?? "s"} ago`;
 }
 
 function bytes(count: number): string {

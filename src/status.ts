@@ -89,6 +89,8 @@ export interface StatusInput {
     readonly startedAt?: Date;
     /** What is missing, in words, while not ready; empty: ready. */
     readonly notReady: readonly string[];
+    /** What is to be known although it is ready, in words; absent or empty: nothing. */
+    readonly remarks?: readonly string[];
     /** What hangs, in words; absent or empty: nothing. */
     readonly unhealthy?: readonly string[];
   };
@@ -115,6 +117,26 @@ export interface StatusInput {
   readonly now: Date;
 }
 
+/** The remark of an agent whose mesh is that of the last file. */
+export function fromFileRemark(writtenAt: Date, now: Date): string {
+  const at = writtenAt.toISOString();
+  return `the mesh is from the file, as of ${at} (${ago(at, now)}): no full picture has come from a Curator since the start`;
+}
+
+const units = [
+  { name: "d", seconds: 86_400 },
+  { name: "h", seconds: 3600 },
+  { name: "min", seconds: 60 },
+  { name: "s", seconds: 1 },
+] as const;
+
+/** How long ago, in the largest unit that fits. A time in the future (clocks differ) is "0 s ago". */
+export function ago(time: string, now: Date): string {
+  const seconds = Math.max(0, Math.floor((now.getTime() - Date.parse(time)) / 1000));
+  const unit = units.find((each) => seconds >= each.seconds) ?? units[units.length - 1];
+  return `${Math.floor(seconds / (unit?.seconds ?? 1))} ${unit?.name ?? "s"} ago`;
+}
+
 /** Before any Curator was asked. */
 export const noCurator: CuratorState = { state: "none", fullPicture: false };
 
@@ -131,7 +153,7 @@ export function buildStatus(input: StatusInput): Status {
       pid: agent.pid ?? null,
       startedAt: timeOf(agent.startedAt),
       ready: agent.running && agent.notReady.length === 0,
-      reasons: [...agent.notReady],
+      reasons: [...agent.notReady, ...(agent.remarks ?? [])],
       unhealthy: [...(agent.unhealthy ?? [])],
     },
     node: {

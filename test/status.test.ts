@@ -24,7 +24,14 @@ import { renderWgConfig } from "../src/core/wg-config.ts";
 import { CommandError, type ExitStatus } from "../src/errors.ts";
 import { servePrivateSocket } from "../src/host/private-socket.ts";
 import { silentLogger } from "../src/log.ts";
-import { type Status, type StatusInput, buildStatus, noCurator, statusSchema } from "../src/status.ts";
+import {
+  type Status,
+  type StatusInput,
+  buildStatus,
+  fromFileRemark,
+  noCurator,
+  statusSchema,
+} from "../src/status.ts";
 import { FakeHost } from "./fakes/host.ts";
 import { fetchStatus, serveStatus } from "../src/status-socket.ts";
 import { renderStatus } from "../src/status-text.ts";
@@ -300,6 +307,21 @@ d     never      -          0 B       0 B      -                   ${keyOf(4)}  
   );
 });
 
+test("a ready agent on the mesh of the last file says so, and how old it is", () => {
+  const remark = fromFileRemark(new Date("2026-11-28T12:00:00Z"), now);
+  const status = buildStatus({ ...full, agent: { ...full.agent, remarks: [remark] } });
+  const said =
+    "the mesh is from the file, as of 2026-11-28T12:00:00.000Z (3 d ago): no full picture has come from a Curator since the start";
+  expect(status.agent).toMatchObject({ ready: true, reasons: [said] });
+  expect(renderStatus(status, { now, color: false })).toContain(
+    `
+agent:       ready, process 42, since 2026-12-01T11:00:00.000Z (1 h ago), version 0.1.0
+             ${said}
+node:        a
+`,
+  );
+});
+
 test("renderStatus() says what hangs in a running agent", () => {
   const status = buildStatus({
     ...full,
@@ -440,11 +462,16 @@ afterEach(() => {
 });
 
 function handlers(
-  rest: { readonly notReady?: readonly string[]; readonly unhealthy?: readonly string[] } = {},
+  rest: {
+    readonly notReady?: readonly string[];
+    readonly remarks?: readonly string[];
+    readonly unhealthy?: readonly string[];
+  } = {},
 ) {
   return {
     status: () => buildStatus(full),
     notReady: () => rest.notReady ?? [],
+    remarks: () => rest.remarks ?? [],
     unhealthy: () => rest.unhealthy ?? [],
   };
 }
@@ -477,6 +504,7 @@ test.each([
   },
   { request: "/readyz", parts: {}, want: "200 ok\n" },
   { request: "/readyz", parts: { notReady: ["no mesh"] }, want: "503 no mesh\n" },
+  { request: "/readyz", parts: { remarks: ["from the file"] }, want: "200 ok\nfrom the file\n" },
   { request: "/", parts: {}, want: "404 expected /status, /healthz or /readyz\n" },
   { request: "/status", method: "POST", parts: {}, want: "405 expected GET\n" },
 ])("serveStatus() answers $request with $want", async ({ request, method, parts, want }) => {

@@ -268,6 +268,7 @@ test("status asks the running agent, and --check looks at its problems", async (
     status: () => status,
     unhealthy: () => [],
     notReady: () => [],
+    remarks: () => [],
   });
   try {
     const json = await clusternet(["status", "--json", "--check", ...place]);
@@ -300,6 +301,7 @@ test("status and status --json list 10,000 peers within two seconds each", async
     status: () => status,
     unhealthy: () => [],
     notReady: () => [],
+    remarks: () => [],
   });
   try {
     for (const flags of [[], ["--json"]]) {

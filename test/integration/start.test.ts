@@ -168,13 +168,16 @@ describe("a start without any Curator", () => {
     expect(await finishPing(place.machine.ping(b.target), 100)).toEqual(nothingLost);
     const status = await again.status((found) => found.problems.length > 0, 30_000);
     expect(status).toMatchObject({
-      agent: { ready: true },
+      agent: { ready: true, reasons: [expect.stringMatching(/^the mesh is from the file, as of /)] },
       curator: { state: "connecting", fullPicture: false },
       source: "file",
       sourceAt: statSync(join(place.data, "clusternet.conf")).mtime.toISOString(),
       problems: [{ kind: "curator-unreachable" }],
     });
-    expect(await get(place.data, "/readyz")).toEqual({ status: 200, text: "ok\n" });
+    expect(await get(place.data, "/readyz")).toEqual({
+      status: 200,
+      text: expect.stringMatching(/^ok\nthe mesh is from the file, as of \S+ \(\d+ (s|min) ago\): /),
+    });
     expect((await place.command("status")).stdout).toMatch(/from the file, as of \S+ \(\d+ (s|min) ago\)/);
   });
 
