@@ -16,6 +16,16 @@ export interface NetworkStatus {
   readonly externalAddress?: string;
 }
 
+/** How a source of pod prefixes is doing, besides what it gives. */
+export interface SourceState {
+  /** False: it has said nothing since the start, so that what it gives is not yet all there is. */
+  readonly answered: boolean;
+  readonly problems: readonly Problem[];
+}
+
+/** The state of a source that always knows. */
+export const alwaysAnswered: SourceState = { answered: true, problems: [] };
+
 /** The newest of everything that this node says of itself. */
 export interface Own {
   readonly externalAddress?: Address;
@@ -33,6 +43,9 @@ export interface OwnSettings {
 
 export interface OwnSources {
   readonly podNetwork: Watched<Prefixes | undefined>;
+  readonly podNetworkState: Watched<SourceState>;
+  /** As the run before knew it: what it gave out stays until the source has answered. */
+  readonly lastPodPrefixes: readonly Prefix[];
   readonly network: Watched<NetworkStatus | undefined>;
   readonly mtu: Watched<{ readonly mtu: number; readonly problems: readonly Problem[] }>;
 }
@@ -40,19 +53,25 @@ export interface OwnSources {
 /** What the sources say now. */
 export function readOwn(settings: OwnSettings, sources: OwnSources): Own {
   const { mtu, problems: mtuProblems } = sources.mtu.get();
+  const { answered, problems: sourceProblems } = sources.podNetworkState.get();
   const address = decodeExternalAddress(settings, sources.network.get());
   const externalAddress = "address" in address ? address.address : undefined;
   const claim = planAnnouncement({
     self: settings.self,
     publicKey: settings.publicKey,
     clusterNets: settings.clusterNets,
-    podPrefixes: [...(sources.podNetwork.get() ?? [])],
+    podPrefixes: [...(sources.podNetwork.get() ?? []), ...(answered ? [] : sources.lastPodPrefixes)],
     ...(externalAddress === undefined ? {} : { externalAddress }),
   });
   return {
     claim,
     mtu,
-    problems: [...claim.problems, ...mtuProblems, ...("problem" in address ? [address.problem] : [])],
+    problems: [
+      ...claim.problems,
+      ...mtuProblems,
+      ...sourceProblems,
+      ...("problem" in address ? [address.problem] : []),
+    ],
     ...(externalAddress === undefined ? {} : { externalAddress }),
   };
 }
@@ -70,7 +89,11 @@ export async function followOwn(
       if (!sameOwn(own.get(), next)) own.set(next);
     }
   };
-  await Promise.all([follow(sources.podNetwork), follow(sources.network), follow(sources.mtu)]);
+  await Promise.all(
+    [sources.podNetwork, sources.podNetworkState, sources.network, sources.mtu].map((source) =>
+      follow(source),
+    ),
+  );
 }
 
 function decodeExternalAddress(

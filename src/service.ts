@@ -29,7 +29,15 @@ import { AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
 import { chooseImplementation, type Implementation } from "./host/wireguard-go.ts";
 import { Housekeeping } from "./housekeeping.ts";
 import { silentLogger, type RedactingLogger } from "./log.ts";
-import { followOwn, readOwn, type NetworkStatus, type Own, type OwnSources } from "./own.ts";
+import {
+  alwaysAnswered,
+  followOwn,
+  readOwn,
+  type NetworkStatus,
+  type Own,
+  type OwnSources,
+  type SourceState,
+} from "./own.ts";
 import type { Prefixes } from "./prefixes.ts";
 import { ProblemLog } from "./problem-log.ts";
 import { Pull, type PullState } from "./pull.ts";
@@ -52,6 +60,11 @@ export interface ServiceOptions {
   readonly dataDirectory: string;
   /** Prefixes to be announced into the mesh, as they change. */
   readonly localKubernetesPodNetwork: Watched<Prefixes | undefined>;
+  /**
+   * How the source of the pod network is doing. Until it has answered, the pod prefixes of the run before are announced
+   * besides, so that a restart withdraws nothing; its problems are reported. Default: what it gives is all there is.
+   */
+  readonly podNetworkState?: Watched<SourceState>;
   /** This node's external address, as it changes; "auto": the source address of the route towards the Curator. */
   readonly network: Watched<NetworkStatus | undefined> | "auto";
 
@@ -150,6 +163,7 @@ export class Service {
       this.#watchHost(session, until),
       this.#watchProblems(session, until),
       this.#learnCurators(session, until),
+      this.#rememberPodPrefixes(session, until),
     ].map(async (loop) => {
       try {
         await loop;
@@ -208,7 +222,8 @@ export class Service {
   }
 
   /**
-   * What a run would do now, without doing any of it: waits for a full picture and compares. Takes no place, makes no
+   * What a run would do now, without doing any of it: waits for a full picture, and the source of the pod prefixes, and
+   * compares. Takes no place, makes no
    * key (one that is missing is made up for the comparison), so it works beside a running agent. Throws
    * ClusternetError with exit 75 when `timeoutMs` run out.
    */
@@ -222,8 +237,13 @@ export class Service {
     const last = await file.read(key.publicKey, { closeToOthers: false });
     const memory = await this.#remember({ write: false });
     const host = this.#createHost(run, last, memory);
-    const { pull, own } = await this.#wire(run, key, host, file, { last, seen: await lookAtHost(host) });
-    await pull.hear(timeoutMs, signal);
+    const seenFirst = await lookAtHost(host);
+    const { pull, own, sources } = await this.#wire(run, key, host, file, { last, memory, seen: seenFirst });
+    await Promise.all([
+      pull.hear(timeoutMs, signal),
+      hearSource(sources.podNetworkState, timeoutMs, signal, this.#clock),
+    ]);
+    own.set(readOwn(this.#ownSettings(key.publicKey), sources));
     const { wanted, problems } = pull.wanted();
     // As a run would: it writes the file first.
     const planned = await host.plan({ ...wanted, configWritten: true });
@@ -384,7 +404,7 @@ export class Service {
           clock: this.#clock,
         },
       );
-      const wired = await this.#wire(run, key, host, file, { last, seen });
+      const wired = await this.#wire(run, key, host, file, { last, memory, seen });
       return { startedAt, key, locks, host, memory, housekeeping, ...wired };
     } catch (error) {
       locks.release();
@@ -423,7 +443,11 @@ export class Service {
     key: PrivateKey,
     host: LinuxHost,
     file: MeshFile,
-    { last, seen }: { readonly last: LastMesh; readonly seen: SeenHost | undefined },
+    {
+      last,
+      memory,
+      seen,
+    }: { readonly last: LastMesh; readonly memory: AgentMemory; readonly seen: SeenHost | undefined },
   ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory" | "housekeeping">> {
     const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
     const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
@@ -442,6 +466,8 @@ export class Service {
     await underlay.read();
     const sources: OwnSources = {
       podNetwork,
+      podNetworkState: this.#options.podNetworkState ?? new Value(alwaysAnswered),
+      lastPodPrefixes: memory.get().podPrefixes,
       network: network === "auto" ? underlay.network : network,
       mtu: underlay.mtu,
     };
@@ -516,11 +542,32 @@ export class Service {
     }
   }
 
+  /** What a source has said is for a restart too, before it says it again. One that always knows needs no memory. */
+  async #rememberPodPrefixes({ sources, memory }: Session, signal: AbortSignal): Promise<void> {
+    const { podNetworkState: state, localKubernetesPodNetwork: podNetwork } = this.#options;
+    const remember = async (): Promise<void> => {
+      if (!sources.podNetworkState.get().answered) return;
+      const next = state === undefined ? [] : [...(podNetwork.get() ?? [])];
+      if (textsOf(next) === textsOf(memory.get().podPrefixes)) return;
+      try {
+        await memory.rememberPodPrefixes(next);
+      } catch (error) {
+        // Housekeeping tries again; the agent itself knows them.
+        this.#log.warn("Cannot remember the pod prefixes of this node", { error: describeError(error) });
+      }
+    };
+    const follow = async (source: Watched<unknown>): Promise<void> => {
+      for await (const _changed of source.watch(signal)) await remember();
+    };
+    await Promise.all([follow(podNetwork), follow(sources.podNetworkState)]);
+  }
+
   #missingOfOnce(): readonly string[] {
     const session = this.#session;
     if (session === undefined) return ["the agent is starting"];
     const { heardOut, holds } = session.pull.state.get();
     return [
+      ...(session.sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
       ...(heardOut ? [] : ["no full picture has come from a Curator"]),
       ...(holds ? [] : ["the mesh is not applied"]),
       ...(session.push.isSettled ? [] : ["the announcement has not been accepted"]),
@@ -540,6 +587,35 @@ export class Service {
       done.abort();
     }
   }
+}
+
+/** Waits until the source has said something. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */
+async function hearSource(
+  state: Watched<SourceState>,
+  timeoutMs: number,
+  signal: AbortSignal,
+  clock: Clock,
+): Promise<void> {
+  const heard = new AbortController();
+  const until = AbortSignal.any([signal, heard.signal]);
+  const late = clock.sleep(timeoutMs, until).then(() => heard.abort());
+  for await (const { answered } of state.watch(until)) if (answered) heard.abort();
+  await late;
+  const { answered, problems } = state.get();
+  if (answered || signal.aborted) return;
+  const reasons = [sourceIsSilent, ...problems.map(({ message }) => message)];
+  throw new ClusternetError(
+    `Cannot know this node's pod prefixes within ${timeoutMs / 1000} s: ${reasons.join("; ")}`,
+    {
+      exit: exitStatus.temporary,
+    },
+  );
+}
+
+const sourceIsSilent = "the source of this node's pod prefixes has not answered";
+
+function textsOf(prefixes: readonly Prefix[]): string {
+  return prefixes.map(({ text }) => text).join(" ");
 }
 
 /**

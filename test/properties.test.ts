@@ -33,7 +33,7 @@ import type { CuratorConnection } from "../src/curator/connection.ts";
 import type { CuratorFollower, CuratorState, StreamEvent } from "../src/curator/follower.ts";
 import { createHost, type Host } from "../src/host/host.ts";
 import { silentLogger } from "../src/log.ts";
-import { readOwn, type NetworkStatus, type Own } from "../src/own.ts";
+import { alwaysAnswered, readOwn, type NetworkStatus, type Own } from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
 import { ProblemLog } from "../src/problem-log.ts";
 import { Pull } from "../src/pull.ts";
@@ -356,6 +356,8 @@ class Scene {
         { self: selfId, publicKey: privateKey.publicKey, clusterNets },
         {
           podNetwork: new Value<Prefixes | undefined>(new Prefixes(ownPod)),
+          podNetworkState: new Value(alwaysAnswered),
+          lastPodPrefixes: [],
           network: new Value<NetworkStatus | undefined>({ externalAddress: ownAddress }),
           mtu: new Value({ mtu: 1420, problems: [] }),
         },

@@ -13,7 +13,7 @@ import type { CuratorFollower, CuratorState, StreamEvent } from "../src/curator/
 import { ClusternetError } from "../src/errors.ts";
 import type { ApplyResult, Host } from "../src/host/host.ts";
 import { silentLogger } from "../src/log.ts";
-import { readOwn, type NetworkStatus, type Own } from "../src/own.ts";
+import { alwaysAnswered, readOwn, type NetworkStatus, type Own } from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
 import { ProblemLog } from "../src/problem-log.ts";
 import { Pull, type PullSettings } from "../src/pull.ts";
@@ -110,6 +110,8 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
       { self: self.id, publicKey: privateKey.publicKey, clusterNets },
       {
         podNetwork: new Value<Prefixes | undefined>(new Prefixes(["10.192.1.0/24"])),
+        podNetworkState: new Value(alwaysAnswered),
+        lastPodPrefixes: [],
         network: new Value<NetworkStatus | undefined>({ externalAddress: "192.0.2.97" }),
         mtu: new Value({ mtu: 1420, problems: [] }),
       },

@@ -11,7 +11,7 @@ import { parsePrefix } from "../src/core/prefix.ts";
 import type { CuratorConnection, StatusReport } from "../src/curator/connection.ts";
 import { CuratorError } from "../src/errors.ts";
 import { silentLogger } from "../src/log.ts";
-import { readOwn, type NetworkStatus, type Own } from "../src/own.ts";
+import { alwaysAnswered, readOwn, type NetworkStatus, type Own } from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
 import { ProblemLog } from "../src/problem-log.ts";
 import type { PullState } from "../src/pull.ts";
@@ -26,6 +26,8 @@ const settings = { self, publicKey, clusterNets: [parsePrefix("10.192.0.0/11")] 
 function own(podPrefix: string, externalAddress = "192.0.2.1"): Own {
   return readOwn(settings, {
     podNetwork: new Value<Prefixes | undefined>(new Prefixes([podPrefix])),
+    podNetworkState: new Value(alwaysAnswered),
+    lastPodPrefixes: [],
     network: new Value<NetworkStatus | undefined>({ externalAddress }),
     mtu: new Value({ mtu: 1420, problems: [] }),
   });

@@ -102,7 +102,8 @@ function memoryOf(file: StateFile, state: AgentState): HostMemory {
     get: () => remembers,
     set: async (next) => {
       remembers = next;
-      await file.write({ ...next, learnedCurators: state.learnedCurators });
+      const { learnedCurators, podPrefixes } = state;
+      await file.write({ ...next, learnedCurators, podPrefixes });
     },
   };
 }

@@ -9,7 +9,13 @@ import { readFile } from "node:fs/promises";
 
 import * as v from "valibot";
 
-import { parseAddress, parsePrefix, type Address, type Prefix } from "../core/prefix.ts";
+import {
+  parseAddress,
+  parseInterfacePrefix,
+  parsePrefix,
+  type Address,
+  type Prefix,
+} from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
@@ -24,6 +30,8 @@ export interface AgentState {
   readonly listenPort?: number;
   /** Curators that the cluster named, as they were written. */
   readonly learnedCurators: readonly RememberedCurator[];
+  /** Of this node, as its source of pod prefixes said last; host bits are kept, as there. */
+  readonly podPrefixes: readonly Prefix[];
 }
 
 /** A node's ID and HOST:PORT; not checked yet when it comes from the file. */
@@ -32,7 +40,12 @@ export interface RememberedCurator {
   readonly address: string;
 }
 
-export const emptyState: AgentState = { loopbackAddresses: [], clusterNets: [], learnedCurators: [] };
+export const emptyState: AgentState = {
+  loopbackAddresses: [],
+  clusterNets: [],
+  learnedCurators: [],
+  podPrefixes: [],
+};
 
 /** Some hundred addresses at most: anything longer is not ours. */
 const maxStateFileBytes = 16 * 1024 * 1024;
@@ -46,6 +59,7 @@ const stateSchema = v.object({
   listenPort: v.optional(v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(65_535))),
   // A list of another form costs that help alone.
   learnedCurators: v.fallback(v.array(v.object({ nodeId: v.string(), address: v.string() })), []),
+  podPrefixes: v.optional(v.array(v.string()), []),
 });
 
 /** Changes at every boot of the machine, and only then. */
@@ -88,7 +102,7 @@ export class StateFile {
 
 /**
  * What is remembered, for those who each change their part of it: the host what it has done, the agent which Curators
- * it has learned. Only one writes at a time. Without a file it is remembered as long as the program runs.
+ * it has learned, and which pod prefixes it has. Only one writes at a time. Without a file it is remembered as long as the program runs.
  */
 export class AgentMemory {
   #state: AgentState;
@@ -105,14 +119,21 @@ export class AgentMemory {
   }
 
   /** Remembers what the host has done. Throws ClusternetError when it cannot be written. */
-  async set(next: Omit<AgentState, "learnedCurators">): Promise<void> {
-    this.#state = { ...next, learnedCurators: this.#state.learnedCurators };
+  async set(next: Omit<AgentState, "learnedCurators" | "podPrefixes">): Promise<void> {
+    const { learnedCurators, podPrefixes } = this.#state;
+    this.#state = { ...next, learnedCurators, podPrefixes };
     await this.#write();
   }
 
   /** Remembers these Curators instead of those of before. Throws ClusternetError when it cannot be written. */
   async learn(curators: readonly RememberedCurator[]): Promise<void> {
     this.#state = { ...this.#state, learnedCurators: curators };
+    await this.#write();
+  }
+
+  /** Remembers these pod prefixes instead of those of before. Throws ClusternetError when it cannot be written. */
+  async rememberPodPrefixes(podPrefixes: readonly Prefix[]): Promise<void> {
+    this.#state = { ...this.#state, podPrefixes };
     await this.#write();
   }
 
@@ -139,6 +160,9 @@ function renderState(state: AgentState, bootId: string): string {
     interfaceName: state.interfaceName,
     listenPort: state.listenPort,
     learnedCurators: state.learnedCurators.map(({ nodeId, address }) => ({ nodeId, address })),
+    ...(state.podPrefixes.length === 0
+      ? {}
+      : { podPrefixes: state.podPrefixes.map((prefix) => prefix.text) }),
   };
   return `${JSON.stringify(file, undefined, 2)}\n`;
 }
@@ -165,5 +189,6 @@ function parseState(text: string, bootId: string): AgentState {
     ...(interfaceName === undefined ? {} : { interfaceName }),
     ...(listenPort === undefined ? {} : { listenPort }),
     learnedCurators: output.learnedCurators,
+    podPrefixes: output.podPrefixes.map(parseInterfacePrefix),
   };
 }

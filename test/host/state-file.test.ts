@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { chmod, lstat, mkdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { parseAddress, parseInterfacePrefix, parsePrefix } from "../../src/core/prefix.ts";
 import {
   AgentMemory,
   emptyState,
@@ -20,6 +20,7 @@ const state: AgentState = {
   interfaceName: "clusternet",
   listenPort: 7838,
   learnedCurators: [{ nodeId: "c1", address: "192.0.2.1:7835" }],
+  podPrefixes: [parsePrefix("10.192.1.0/24"), parseInterfacePrefix("10.192.2.1/24")],
 };
 
 const other = [{ nodeId: "c9", address: "192.0.2.9:1" }];
@@ -41,6 +42,10 @@ const stateText = `{
       "nodeId": "c1",
       "address": "192.0.2.1:7835"
     }
+  ],
+  "podPrefixes": [
+    "10.192.1.0/24",
+    "10.192.2.1/24"
   ]
 }
 `;
@@ -193,8 +198,13 @@ describe("AgentMemory", () => {
   test("keeps what host and agent each change, whoever writes first", async () => {
     await withStateFile(async (path) => {
       const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
-      const { learnedCurators, ...ofHost } = state;
-      await Promise.all([memory.learn(other), memory.set(ofHost), memory.learn(learnedCurators)]);
+      const { learnedCurators, podPrefixes, ...ofHost } = state;
+      await Promise.all([
+        memory.learn(other),
+        memory.set(ofHost),
+        memory.rememberPodPrefixes(podPrefixes),
+        memory.learn(learnedCurators),
+      ]);
       expect(memory.get()).toEqual(state);
       expect(await readFile(path, "utf8")).toBe(stateText);
     });
@@ -202,10 +212,11 @@ describe("AgentMemory", () => {
 
   test("says that it cannot be written, remembers all the same, and writes it with what comes next", async () => {
     await withStateFile(async (path) => {
-      const { learnedCurators, ...ofHost } = state;
+      const { learnedCurators, podPrefixes, ...ofHost } = state;
       await mkdir(path);
       const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
       expect(await memory.learn(learnedCurators).catch(() => "refused")).toBe("refused");
+      expect(await memory.rememberPodPrefixes(podPrefixes).catch(() => "refused")).toBe("refused");
       await rmdir(path);
       await memory.set(ofHost);
       expect(await readFile(path, "utf8")).toBe(stateText);
