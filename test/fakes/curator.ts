@@ -35,6 +35,7 @@ import {
 } from "../../src/gen/curator.ts";
 import type { CredentialFiles } from "../../src/trust/credential-files.ts";
 import { readCredentials } from "../../src/trust/credentials.ts";
+import { metropolisRefusal } from "./metropolis.ts";
 
 /** What `node` makes a Node of; whatever is left out is not on the wire either. */
 export interface FakeNode {
@@ -205,6 +206,7 @@ export class FakeCurator implements AsyncDisposable {
   /** Aborts when another one leads. */
   #leaderChange = new AbortController();
   #announcementRefusal: Refusal | undefined;
+  #asMetropolis = false;
   #statusRefusal: Refusal | undefined;
   #watchRefusal: Refusal | undefined;
   #callsHang = false;
@@ -303,6 +305,11 @@ export class FakeCurator implements AsyncDisposable {
   /** Answers UpdateNodeClusterNetworking with this status from now on; without one it takes them again. */
   refuseAnnouncements(refusal?: Refusal): void {
     this.#announcementRefusal = refusal;
+  }
+
+  /** Whether it judges announcements as Metropolis' Curator does (fakes/metropolis.ts); it takes all of them from the start. */
+  judgeAsMetropolis(on: boolean): void {
+    this.#asMetropolis = on;
   }
 
   /** Answers UpdateNodeStatus with this status from now on; without one it takes them again. */
@@ -433,18 +440,30 @@ export class FakeCurator implements AsyncDisposable {
   ): Promise<Record<string, never>> {
     const nodeId = this.#callerOf(context);
     const announced = request.clusternet ?? NodeClusterNetworking.fromPartial({});
-    const refusal = this.#announcementRefusal;
+    const prefixes = announced.prefixes.map(({ cidr }) => cidr);
+    const refusal = this.#announcementRefusal ?? this.#judge(nodeId, announced.wireguardPubkey, prefixes);
     this.#announcements.push({
       at: Date.now(),
       nodeId,
       key: announced.wireguardPubkey,
-      prefixes: announced.prefixes.map(({ cidr }) => cidr),
+      prefixes,
       code: refusal?.code ?? 0,
     });
     await this.#hangMaybe(context);
     if (refusal !== undefined) throw errorOf(refusal);
     this.#change(nodeId, { clusternet: announced });
     return {};
+  }
+
+  #judge(nodeId: string, key: string, prefixes: readonly string[]): Refusal | undefined {
+    if (!this.#asMetropolis) return undefined;
+    const { status } = Node.decode(this.#nodes.get(nodeId) ?? node({ id: nodeId }));
+    const { externalAddress = "" } = status === undefined ? {} : NodeStatus.decode(status);
+    return metropolisRefusal({
+      key,
+      prefixes,
+      externalAddress: externalAddress === "" ? undefined : externalAddress,
+    });
   }
 
   async #takeStatusReport(

@@ -22,6 +22,7 @@ const methods = [
   "endStreams",
   "refuseWatches",
   "refuseAnnouncements",
+  "judgeAsMetropolis",
   "refuseStatusReports",
   "reflect",
   "hangCalls",
