@@ -154,6 +154,8 @@ export interface BackoffSchedule {
 export const streamBackoff: BackoffSchedule = { firstMs: 500, capMs: 15_000 };
 /** Every refusal of an announcement is retried at most every 60 s. */
 export const announceBackoff: BackoffSchedule = { firstMs: 500, capMs: 60_000 };
+/** What a Curator refuses by itself, the rest being announced: on top of half a minute, up to ten minutes. */
+export const refusedPrefixBackoff: BackoffSchedule = { firstMs: 30_000, capMs: 570_000 };
 /** A node that was removed from the cluster tries rarely: only somebody who lets it in again changes the answer. */
 export const removedBackoff: BackoffSchedule = { firstMs: 10_000, capMs: 60_000 };
 /** Trying again what the host refused: quick at first, since a taken port or a full disk is noticed by people. */

@@ -90,12 +90,18 @@ export class CommandError extends ClusternetError {
 export class CuratorError extends ClusternetError {
   override readonly name = "CuratorError";
   readonly code: number;
+  /** What the Curator said, made harmless; the message when nothing is known but that. */
+  readonly details: string;
   /** It was this node that refused: the Curator's certificate is not what it must be. */
   readonly untrusted: boolean;
 
-  constructor(message: string, options: ErrorOptions & { code: number; untrusted?: boolean }) {
+  constructor(
+    message: string,
+    options: ErrorOptions & { code: number; details?: string; untrusted?: boolean },
+  ) {
     super(message, options);
     this.code = options.code;
+    this.details = options.details ?? message;
     this.untrusted = options.untrusted ?? false;
   }
 }

@@ -3,8 +3,9 @@
  *
  * One loop with a bell, as pull: it announces when what is wanted differs from what was last accepted, and again
  * when the Curator's picture shows this node otherwise than announced (C4.2). Every refusal is tried again with
- * backoff and reported. Stopping withdraws nothing: the announcement stays at the Curator (C4.11).
+ * backoff and reported; of one that is for some prefixes only, announcer.ts announces the others. Stopping withdraws nothing: the announcement stays at the Curator (C4.11).
  */
+import { Announcer, type AnnounceRequest } from "./announcer.ts";
 import {
   Backoff,
   Bell,
@@ -75,7 +76,9 @@ export class Push {
   #lastTurnMs = 0;
   /** The Curator knows this node no more: another try at once would only be one more. */
   #removed = false;
-  #accepted: { readonly key: string; readonly sight: Sight; readonly atMs: number } | undefined;
+  readonly #announcer: Announcer;
+  /** When, and after which sight, the last announcement was accepted. */
+  #accepted: { readonly sight: Sight; readonly atMs: number } | undefined;
   #reported: string | undefined;
   #reportedAtMs = 0;
   #reporting: boolean;
@@ -88,13 +91,14 @@ export class Push {
     this.#reporting = settings.reportStatus === "on";
     this.#backoff = new Backoff(announceBackoff, parts.clock);
     this.#removedBackoff = new Backoff(removedBackoff, parts.clock);
+    this.#announcer = new Announcer(settings.self, parts.clock);
   }
 
-  /** Everything that this node has to say was accepted. */
+  /** Everything that this node has to say was accepted, but for prefixes that the Curator refuses by themselves. */
   get isSettled(): boolean {
     const { own } = this.#parts;
     const { claim, externalAddress } = own.get();
-    return !this.#isReportDue(externalAddress) && this.#accepted?.key === keyOf(claim.announcement);
+    return !this.#isReportDue(externalAddress) && this.#announcer.isSettled(claim.announcement);
   }
 
   /** When the loop last turned, by the clock's `nowMs`. */
@@ -131,7 +135,9 @@ export class Push {
       }
       // Without a connection, or an interface, there is nothing to do at that time.
       const retryAtMs =
-        connection.get() === undefined || !compared ? Infinity : (this.#retryAtMs ?? Infinity);
+        connection.get() === undefined || !compared
+          ? Infinity
+          : Math.min(this.#retryAtMs ?? Infinity, this.#announcer.wakeAtMs);
       await this.#bell.wait(Math.min(Math.max(0, retryAtMs - clock.nowMs()), pulseMs), signal, clock);
     }
   }
@@ -147,13 +153,13 @@ export class Push {
         this.#reported = undefined;
       if (this.#mustWaitToReport(externalAddress)) return;
       await this.#reportIfDue(connection, externalAddress, signal);
-      if (this.#isDue(claim.announcement, sight))
-        await this.#announce(connection, claim.announcement, sight, signal);
+      const request = { connection, ...this.#requestOf(claim.announcement, externalAddress, sight) };
+      if (this.#isDue(request, sight) && (await this.#announce(request, sight, signal)) === "waiting") return;
       this.#backoff.reset();
       this.#removedBackoff.reset();
       this.#removed = false;
       this.#missingStatusSinceMs = undefined;
-      problems.replace("push", []);
+      problems.replace("push", this.#announcer.problems);
     } catch (error) {
       if (signal.aborted) return;
       const wasReporting = this.#reporting;
@@ -215,17 +221,36 @@ export class Push {
     log.info("Reported this node's status", { externalAddress: externalAddress.text });
   }
 
-  #isDue(announcement: Announcement, sight: Sight): boolean {
-    if (this.#accepted?.key !== keyOf(announcement)) return true;
+  #requestOf(
+    announcement: Announcement,
+    externalAddress: Address | undefined,
+    { node }: Sight,
+  ): Omit<AnnounceRequest, "connection"> {
+    const { own, connection, pull } = this.#parts;
+    const current = connection.get();
+    return {
+      announcement,
+      externalAddress,
+      shown: node,
+      isShown: node !== undefined || pull.get().heardOut,
+      isCurrent: () =>
+        Bun.deepEquals(own.get().claim.announcement, announcement) && connection.get() === current,
+    };
+  }
+
+  #isDue(request: AnnounceRequest, sight: Sight): boolean {
+    if (!this.#announcer.isSettled(request.announcement) || this.#announcer.isRetryDue(request)) return true;
+    const [accepted, announced] = [this.#accepted, this.#announcer.accepted];
+    if (accepted === undefined || announced === undefined) return true;
     const { heardOut } = this.#parts.pull.get();
-    const before = this.#accepted.sight;
+    const before = accepted.sight;
     if (!heardOut || (before.stream === sight.stream && before.node === sight.node)) return false;
-    if (isAnnounced(announcement, sight.node)) {
-      this.#accepted = { ...this.#accepted, sight };
+    if (isAnnounced(announced, sight.node)) {
+      this.#accepted = { ...accepted, sight };
       this.#forgetReversals();
       return false;
     }
-    const believedAtMs = this.#accepted.atMs + sightMs;
+    const believedAtMs = accepted.atMs + sightMs;
     if (this.#parts.clock.nowMs() < believedAtMs) {
       this.#retryAtMs = believedAtMs;
       return false;
@@ -272,20 +297,19 @@ export class Push {
     }
   }
 
-  async #announce(
-    connection: CuratorConnection,
-    announcement: Announcement,
-    sight: Sight,
-    signal: AbortSignal,
-  ): Promise<void> {
+  async #announce(request: AnnounceRequest, sight: Sight, signal: AbortSignal): Promise<"taken" | "waiting"> {
     const { log, clock } = this.#parts;
-    await connection.announce(announcement, signal);
-    this.#accepted = { key: keyOf(announcement), sight, atMs: clock.nowMs() };
-    this.state.set({ announced: announcement, announcedAt: clock.wallTime() });
-    log.info("Announced this node", {
-      curator: connection.address,
-      prefixes: announcement.prefixes.map((each) => each.text).join(", "),
-    });
+    const before = this.#announcer.accepted;
+    if ((await this.#announcer.announce(request, signal)) === "waiting") return "waiting";
+    this.#accepted = { sight, atMs: clock.nowMs() };
+    const { accepted = request.announcement, problems } = this.#announcer;
+    this.state.set({ announced: accepted, announcedAt: clock.wallTime() });
+    const prefixes = accepted.prefixes.map((each) => each.text).join(", ");
+    // What is refused is tried again and again; that it still is, is known.
+    const level =
+      before !== undefined && Bun.deepEquals(before, accepted) && problems.length > 0 ? "debug" : "info";
+    log[level]("Announced this node", { curator: request.connection.address, prefixes });
+    return "taken";
   }
 
   #refused(error: unknown): void {
@@ -310,8 +334,4 @@ export class Push {
     if (this.#settings.reportStatus !== "auto") return Infinity;
     return (this.#missingStatusSinceMs ?? Infinity) + missingStatusMs;
   }
-}
-
-function keyOf({ publicKey, prefixes }: Announcement): string {
-  return [publicKey, ...prefixes.map((each) => each.text)].join(" ");
 }

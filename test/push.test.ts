@@ -17,15 +17,17 @@ import { ProblemLog } from "../src/problem-log.ts";
 import type { PullState } from "../src/pull.ts";
 import { Push } from "../src/push.ts";
 import { FakeClock } from "./fakes/clock.ts";
+import { metropolisRefusal } from "./fakes/metropolis.ts";
 import { waitFor } from "./lab/wait.ts";
 
 const self = asNodeId("a") ?? expect.unreachable();
 const publicKey = privateKeyFromBytes(new Uint8Array(32).fill(1)).publicKey;
-const settings = { self, publicKey, clusterNets: [parsePrefix("10.192.0.0/11")] };
+const clusterNets = ["10.192.0.0/11", "fd10:c1::/32"].map(parsePrefix);
+const settings = { self, publicKey, clusterNets };
 
-function own(podPrefix: string, externalAddress = "192.0.2.1"): Own {
+function own(podPrefixes: string, externalAddress = "192.0.2.1"): Own {
   return readOwn(settings, {
-    podNetwork: new Value<Prefixes | undefined>(new Prefixes([podPrefix])),
+    podNetwork: new Value<Prefixes | undefined>(new Prefixes(podPrefixes.split(" "))),
     podNetworkState: new Value(alwaysAnswered),
     lastPodPrefixes: [],
     network: new Value<NetworkStatus | undefined>({ externalAddress }),
@@ -52,6 +54,10 @@ class FakeConnection implements CuratorConnection {
   readonly announced: string[] = [];
   readonly reports: StatusReport[] = [];
   answers: number[] = [];
+  /** Words of INVALID_ARGUMENT; undefined takes the prefixes. */
+  judge: (prefixes: readonly string[]) => string | undefined = () => undefined;
+  /** Each announcement, after "+" when it was taken and "-" when not. */
+  readonly log: string[] = [];
   tries = 0;
 
   async *watchNodes(): AsyncIterable<never> {}
@@ -65,8 +71,12 @@ class FakeConnection implements CuratorConnection {
     this.tries++;
     const code = this.answers.shift() ?? 0;
     await this.gate;
+    const texts = prefixes.map((each) => each.text);
+    const details = code === 0 ? this.judge(texts) : undefined;
+    this.log.push(`${code === 0 && details === undefined ? "+" : "-"} ${texts.join(" ")}`);
     if (code !== 0) throw new CuratorError(`Cannot announce: code ${code}`, { code });
-    this.announced.push(prefixes.map((each) => each.text).join(" "));
+    if (details !== undefined) throw new CuratorError(`Cannot announce: ${details}`, { code: 3, details });
+    this.announced.push(texts.join(" "));
   }
 
   reportStatus(report: StatusReport): Promise<void> {
@@ -116,6 +126,12 @@ const until = (look: () => boolean): Promise<unknown> => waitFor(look, String(lo
 
 const wanted = "192.0.2.1/32 10.192.1.0/24";
 
+/** As Metropolis' Curator, which knows this node by that address. */
+const asMetropolis =
+  (externalAddress = "192.0.2.1") =>
+  (prefixes: readonly string[]): string | undefined =>
+    metropolisRefusal({ key: publicKey, prefixes, externalAddress })?.message;
+
 describe("Push", () => {
   test("announces as soon as there is a Curator, and once", async () => {
     const run = start();
@@ -148,7 +164,7 @@ describe("Push", () => {
   test("tries a refused announcement again, at most every 60 s, and reports it meanwhile", async () => {
     const run = start();
     run.clock.nextRandom = 0.999;
-    run.curator.answers = Array.from({ length: 12 }, () => 3);
+    run.curator.answers = Array.from({ length: 12 }, () => 13);
     run.connect();
     for (let turns = 0; turns < 400 && run.curator.announced.length === 0; turns++) {
       if (run.curator.tries > 0) expect(run.kinds()).toEqual(["announce-refused"]);
@@ -369,6 +385,174 @@ describe("Push", () => {
     expect(run.curator.tries).toBeGreaterThan(5);
     expect(run.curator.tries).toBeLessThan(30);
     expect(run.curator.reports).toEqual([]);
+    await run.end();
+  });
+});
+
+const reports = (run: ReturnType<typeof start>): string[] =>
+  run.problems.current().map(({ message }) => message);
+
+describe("Push, at a Curator that refuses all for one prefix,", () => {
+  const dual = "10.192.1.0/24 fd10:c1:0:1::/64";
+  const full = "192.0.2.1/32 10.192.1.0/24 fd10:c1:0:1::/64";
+  const most = "192.0.2.1/32 10.192.1.0/24";
+  const refusal =
+    "Cannot announce prefix fd10:c1:0:1::/64: the Curator refuses it, the others are announced: prefix outside of the cluster network, and not the external address";
+
+  const began = (shown?: Node) => {
+    const run = start();
+    run.clock.nextRandom = 0.999;
+    run.curator.judge = asMetropolis();
+    run.own.set(own(dual));
+    run.pull.set({ ...run.pull.get(), heardOut: true, ...(shown === undefined ? {} : { selfNode: shown }) });
+    return run;
+  };
+
+  test("announces the others at once, and reports the one", async () => {
+    const run = began();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    await run.clock.advance(0);
+    expect(run.curator.log).toEqual([`- ${full}`, `+ ${most}`]);
+    expect(run.problems.current()).toMatchObject([
+      { kind: "announce-refused", nodeId: self, message: refusal },
+    ]);
+    expect(run.push.isSettled).toBe(true);
+    expect(run.push.state.get().announced?.prefixes.map(({ text }) => text)).toEqual(most.split(" "));
+    await run.end();
+  });
+
+  test("takes the picture that shows the others for what it wants", async () => {
+    const run = began();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    await run.clock.advance(5_000);
+    run.pull.set({ ...run.pull.get(), selfNode: seen("192.0.2.1/32", "10.192.1.0/24") });
+    await run.clock.advance(20_000);
+    run.pull.set({ ...run.pull.get(), selfNode: seen("192.0.2.1/32") });
+    await run.clock.advance(1_000);
+    expect(run.curator.log.slice(2)).toEqual([`- ${full}`, `+ ${most}`]);
+    await run.end();
+  });
+
+  test("tries the one again now and then, ever more rarely, and never without what is held", async () => {
+    const run = began();
+    run.clock.nextRandom = 1 - 1e-9;
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    const since = run.problems.current()[0]?.since;
+    const tries: number[] = [];
+    for (let second = 1; second <= 3_600; second++) {
+      const before = run.curator.log.filter((line) => line === `- ${full}`).length;
+      await run.clock.advance(1_000);
+      if (run.curator.log.filter((line) => line === `- ${full}`).length > before) tries.push(second);
+    }
+    const pauses = tries.map((second, at) => second - (tries[at - 1] ?? 0));
+    expect(pauses).toEqual([60, 90, 150, 270, 510, 600, 600, 600, 600].slice(0, pauses.length));
+    expect(pauses.length).toBeGreaterThanOrEqual(8);
+    expect(new Set(run.curator.log)).toEqual(new Set([`- ${full}`, `+ ${most}`]));
+    // It lasted all the time: nothing was reported twice.
+    expect(run.problems.current()).toMatchObject([{ message: refusal, since }]);
+    run.curator.judge = () => undefined;
+    await run.clock.advance(700_000);
+    await until(() => run.curator.announced.at(-1) === full);
+    await run.clock.advance(0);
+    expect(reports(run)).toEqual([]);
+    await run.end();
+  });
+
+  test("tries the one again at another Curator, and when something else changes", async () => {
+    const run = began();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    await run.clock.advance(1_000);
+    const second = new FakeConnection();
+    second.judge = asMetropolis();
+    run.connection.set(second);
+    await until(() => second.log.length === 2);
+    expect(second.log).toEqual([`- ${full}`, `+ ${most}`]);
+    second.judge = () => undefined;
+    run.own.set(own(`${dual} 10.192.2.0/24`));
+    await until(() => second.log.length === 3);
+    await run.clock.advance(0);
+    expect(second.log.at(-1)).toBe(`+ ${full} 10.192.2.0/24`);
+    expect(reports(run)).toEqual([]);
+    await run.end();
+  });
+
+  test("never takes away what the Curator held before this program was started", async () => {
+    // The picture comes after the first refusal.
+    const run = began();
+    run.pull.set({ ...run.pull.get(), heardOut: false });
+    run.own.set(own("10.192.1.0/24 10.192.2.0/24 fd10:c1:0:1::/64 fd10:c1:0:2::/64"));
+    run.curator.judge = (prefixes) => (prefixes.includes("fd10:c1:0:2::/64") ? "no" : undefined);
+    run.connect();
+    await until(() => run.curator.log.length === 1);
+    await run.clock.advance(9_000);
+    expect([run.curator.log.length, run.kinds()]).toEqual([1, []]);
+    run.pull.set({ ...run.pull.get(), selfNode: seen("10.192.1.0/24", "FD10:C1:0:1::/64") });
+    await until(() => run.curator.announced.at(-1)?.includes("fd10") === true);
+    await run.clock.advance(0);
+    for (const line of run.curator.log) {
+      expect(line).toContain("10.192.1.0/24");
+      expect(line).toContain("fd10:c1:0:1::/64");
+    }
+    expect(run.curator.announced.at(-1)).toBe("192.0.2.1/32 10.192.1.0/24 10.192.2.0/24 fd10:c1:0:1::/64");
+    await run.end();
+  });
+
+  test("reports the refusal as one of everything when no picture comes", async () => {
+    const run = began();
+    run.pull.set({ ...run.pull.get(), heardOut: false });
+    run.connect();
+    await until(() => run.curator.log.length === 1);
+    for (let second = 0; second < 120; second++) await run.clock.advance(1_000);
+    expect(new Set(run.curator.log)).toEqual(new Set([`- ${full}`]));
+    expect(run.curator.log.length).toBeGreaterThan(2);
+    expect(run.curator.log.length).toBeLessThan(12);
+    expect(reports(run)).toEqual([
+      "Cannot announce: prefix outside of the cluster network, and not the external address",
+    ]);
+    await run.end();
+  });
+
+  test("announces its new address as soon as the Curator knows this node by it", async () => {
+    const run = began(seen("192.0.2.1/32", "10.192.1.0/24"));
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    await run.clock.advance(1_000);
+    run.own.set(own("10.192.1.0/24", "192.0.2.7"));
+    await until(() => run.curator.announced.at(-1) === "10.192.1.0/24");
+    await run.clock.advance(1_000);
+    expect(reports(run)).toMatchObject([expect.stringMatching(/^Cannot announce prefix 192.0.2.7\/32: /)]);
+    run.curator.judge = asMetropolis("192.0.2.7");
+    run.pull.set({
+      ...run.pull.get(),
+      selfNode: { ...seen("10.192.1.0/24"), externalAddress: "192.0.2.7" },
+    });
+    await until(() => run.curator.announced.at(-1) === "192.0.2.7/32 10.192.1.0/24");
+    await run.clock.advance(0);
+    expect(reports(run)).toEqual([]);
+    await run.end();
+  });
+
+  test("stops a search when something else is wanted, and starts anew with what the Curator holds by then", async () => {
+    const run = began(seen());
+    run.connect();
+    const gate = Promise.withResolvers<void>();
+    await until(() => run.curator.announced.length === 1);
+    run.curator.gate = gate.promise;
+    run.own.set(own(`${dual} 10.192.3.0/24`));
+    await until(() => run.curator.tries === 3);
+    run.own.set(own("10.192.4.0/24 fd10:c1:0:4::/64"));
+    await run.clock.advance(0);
+    gate.resolve();
+    await until(() => run.curator.announced.at(-1) === "192.0.2.1/32 10.192.4.0/24");
+    expect(run.curator.log.slice(2)).toEqual([
+      `- ${full} 10.192.3.0/24`,
+      "- 192.0.2.1/32 10.192.4.0/24 fd10:c1:0:4::/64",
+      "+ 192.0.2.1/32 10.192.4.0/24",
+    ]);
     await run.end();
   });
 });

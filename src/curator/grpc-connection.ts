@@ -243,6 +243,7 @@ function curatorError(doing: string, code: Status, details: string, cause?: unkn
   const shown = quote(details, shownDetails).replace(/^"|"$/g, "").replaceAll('\\"', '"');
   return new CuratorError(`Cannot ${doing}: ${Status[code] ?? `code ${String(code)}`}: ${shown}`, {
     code,
+    details: shown,
     ...(cause !== undefined && { cause }),
     ...(hint !== undefined && { hint }),
   });
