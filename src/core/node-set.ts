@@ -6,10 +6,10 @@
  * believed, carried nodes stay: nothing is removed on a guess, only by a tombstone.
  *
  * A fold never changes its argument, and gives it back when nothing changed; a node that comes again unchanged
- * stays the same object, so what was computed of it stays valid. A change copies the map: 0.1 ms at 10,000
- * nodes, less than decoding and judging cost, so nothing cleverer is needed.
+ * stays the same object, so what was computed of it stays valid. What a fold costs depends on the event alone.
  */
 import { sameNode, type Node, type NodeId } from "./node.ts";
+import { SharedMap } from "./shared-map.ts";
 
 /** One decoded WatchEvent. `nodes` are taken in first and `tombstones` after them (C2). */
 export interface NodeEvent {
@@ -40,9 +40,9 @@ export interface NodeSet {
   /** Number of the stream; 0 before the first. */
   readonly stream: number;
   /** What the current stream has named, this node itself too. */
-  readonly current: ReadonlyMap<NodeId, Node>;
+  readonly current: SharedMap<NodeId, Node>;
   /** What was known before and the current stream has not named: never holds a node that is in `current`. */
-  readonly carried: ReadonlyMap<NodeId, Node>;
+  readonly carried: SharedMap<NodeId, Node>;
   readonly picture: Picture;
   /** The first picture that was held and not agreed with yet. */
   readonly hold?: Hold;
@@ -53,7 +53,7 @@ export const shrinkFloor = 4;
 /** A held picture needs another stream's agreement at least this much later (C4.8). */
 export const holdMs = 5 * 60_000;
 
-const noNodes: ReadonlyMap<NodeId, Node> = new Map();
+const noNodes: SharedMap<NodeId, Node> = SharedMap.of(new Map());
 
 /** The set before any Curator answered: what the last file says, or nothing. */
 export function initialNodeSet(self: NodeId, fromFile: readonly Node[]): NodeSet {
@@ -61,7 +61,7 @@ export function initialNodeSet(self: NodeId, fromFile: readonly Node[]): NodeSet
     self,
     stream: 0,
     current: noNodes,
-    carried: new Map(fromFile.map((node) => [node.id, node])),
+    carried: SharedMap.of(new Map(fromFile.map((node) => [node.id, node]))),
     picture: "partial",
   };
 }
@@ -72,7 +72,7 @@ export function foldStreamOpened(set: NodeSet, stream: number = set.stream + 1):
     ...set,
     stream,
     current: noNodes,
-    carried: set.carried.size === 0 ? set.current : new Map([...set.carried, ...set.current]),
+    carried: set.carried.size === 0 ? set.current : SharedMap.of(new Map([...set.carried, ...set.current])),
     picture: "partial",
   };
 }
@@ -90,8 +90,8 @@ export interface FoldContext {
  * however long, until nothing known is absent from it any more.
  */
 export function foldEvent(set: NodeSet, event: NodeEvent, context: FoldContext): NodeSet {
-  const current = new CopyOnWrite(set.current);
-  const carried = new CopyOnWrite(set.carried);
+  const current = set.current.edit();
+  const carried = set.carried.edit();
   for (const node of event.nodes) {
     const known = current.get(node.id) ?? carried.get(node.id);
     carried.delete(node.id);
@@ -101,11 +101,9 @@ export function foldEvent(set: NodeSet, event: NodeEvent, context: FoldContext):
     current.delete(id);
     carried.delete(id);
   }
-  const next: NodeSet =
-    current.map === set.current && carried.map === set.carried
-      ? set
-      : { ...set, current: current.map, carried: carried.map };
-  return judgePicture(next, event.lastBacklogged, context);
+  const folded = { current: current.finish(), carried: carried.finish() };
+  const isSame = folded.current === set.current && folded.carried === set.carried;
+  return judgePicture(isSame ? set : { ...set, ...folded }, event.lastBacklogged, context);
 }
 
 /** All nodes to build the mesh of, this node itself left out: carried and current. */
@@ -152,32 +150,4 @@ function removesTooMuch({ carried }: NodeSet, peers: ReadonlySet<NodeId>): boole
   let absent = 0;
   for (const id of carried.keys()) if (peers.has(id)) absent++;
   return absent * 2 > peers.size;
-}
-
-/** A map that is copied at its first change; `map` is the one given while nothing changed. */
-class CopyOnWrite {
-  map: ReadonlyMap<NodeId, Node>;
-  #copy: Map<NodeId, Node> | undefined;
-
-  constructor(map: ReadonlyMap<NodeId, Node>) {
-    this.map = map;
-  }
-
-  get(id: NodeId): Node | undefined {
-    return this.map.get(id);
-  }
-
-  set(id: NodeId, node: Node): void {
-    if (this.map.get(id) !== node) this.#own().set(id, node);
-  }
-
-  delete(id: NodeId): void {
-    if (this.map.has(id)) this.#own().delete(id);
-  }
-
-  #own(): Map<NodeId, Node> {
-    this.#copy ??= new Map(this.map);
-    this.map = this.#copy;
-    return this.#copy;
-  }
 }

@@ -5,8 +5,8 @@
  * the tombstones of nodes deleted meanwhile. A status report also repeats a node with nothing changed but its
  * time, so single repeats mean nothing: only many different nodes within a short time do.
  */
-import type { NodeEvent, NodeSet } from "./node-set.ts";
-import { sameNode, type NodeId } from "./node.ts";
+import type { NodeEvent } from "./node-set.ts";
+import { sameNode, type Node, type NodeId } from "./node.ts";
 
 /** Repeats count together within this time. */
 export const repeatWindowMs = 10_000;
@@ -17,11 +17,14 @@ export const repeatPauseMs = 10 * 60_000;
 /** Fewer repeated nodes than this are never suspicious. */
 export const repeatFloor = 3;
 
-/** Nodes of the event that the current stream has named before, exactly so. Asked before the event is folded. */
-export function repeatedNodes(set: Pick<NodeSet, "current">, event: NodeEvent): readonly NodeId[] {
+/** Nodes of the event that the `current` stream has named before, exactly so. Asked before the event is folded. */
+export function repeatedNodes(
+  { current }: { readonly current: ReadonlyMap<NodeId, Node> },
+  event: NodeEvent,
+): readonly NodeId[] {
   return event.nodes
     .filter((node) => {
-      const known = set.current.get(node.id);
+      const known = current.get(node.id);
       return known !== undefined && sameNode(known, node);
     })
     .map((node) => node.id);
