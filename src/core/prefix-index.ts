@@ -2,11 +2,11 @@
  * Who holds which prefix, so that overlaps are found without looking at every node.
  *
  * A binary trie with skipped levels, one per address family: at the limits of contract part 7 (640,000 prefixes)
- * a question still costs as many steps as a prefix has bits. Prefixes of one owner may overlap each other, and two
- * owners may hold one prefix (nodes behind one external address).
+ * a question still costs as many steps as a prefix has bits. Prefixes of one owner may overlap each other, and any
+ * number of owners may hold one prefix (nodes behind one external address).
  */
-import { familyBits, type Family, type Prefix } from "../core/prefix.ts";
-import type { NodeId } from "../core/node.ts";
+import type { NodeId } from "./node.ts";
+import { type Family, type Prefix } from "./prefix.ts";
 
 /** A prefix and the node that holds it. */
 export interface Holding {
@@ -14,11 +14,21 @@ export interface Holding {
   readonly prefix: Prefix;
 }
 
+/** The first bits of an address as four signed words: arithmetic on them is many times as fast as on a bigint. */
+interface Bits {
+  readonly a: number;
+  readonly b: number;
+  readonly c: number;
+  readonly d: number;
+  readonly length: number;
+}
+
 interface Branch {
-  /** Where two longer prefixes part and nobody holds it: only its length and the bits before that mean something. */
-  prefix: Prefix;
-  /** Empty where two longer prefixes part. */
-  owners: readonly NodeId[];
+  bits: Bits;
+  /** Undefined where two longer prefixes part and nobody holds it. */
+  prefix: Prefix | undefined;
+  /** Nearly every prefix has one owner, who needs no set. */
+  owners: NodeId | Set<NodeId> | undefined;
   low: Branch | undefined;
   high: Branch | undefined;
 }
@@ -27,82 +37,141 @@ export class PrefixIndex {
   readonly #roots = new Map<Family, Branch>();
 
   /** Holding a prefix twice is the same as once. */
-  add({ owner, prefix }: Holding): void {
-    this.#roots.set(prefix.family, withHolding(this.#roots.get(prefix.family), owner, prefix));
+  add(holding: Holding): void {
+    const { family } = holding.prefix;
+    this.#roots.set(family, withHolding(this.#roots.get(family), holding, bitsOf(holding.prefix)));
   }
 
   /** Giving up what is not held changes nothing. */
-  delete({ owner, prefix }: Holding): void {
-    const root = withoutHolding(this.#roots.get(prefix.family), owner, prefix);
-    if (root === undefined) this.#roots.delete(prefix.family);
-    else this.#roots.set(prefix.family, root);
+  delete(holding: Holding): void {
+    const { family } = holding.prefix;
+    const root = withoutHolding(this.#roots.get(family), holding, bitsOf(holding.prefix));
+    if (root === undefined) this.#roots.delete(family);
+    else this.#roots.set(family, root);
   }
 
   /** A prefix of another node than `self` that has an address in common with `prefix`. */
   findOther(self: NodeId, prefix: Prefix): Holding | undefined {
+    let found: Holding | undefined;
+    this.#visit(prefix, (branch) => {
+      found = otherHolding(branch, self);
+      return found === undefined;
+    });
+    return found;
+  }
+
+  /** Adds everybody who holds a prefix that has an address in common with `prefix`. */
+  collectOwners(prefix: Prefix, into: Set<NodeId>): void {
+    this.#visit(prefix, ({ owners }) => {
+      if (typeof owners === "string") into.add(owners);
+      else for (const owner of owners ?? []) into.add(owner);
+      return true;
+    });
+  }
+
+  /** Shows every branch that has an address in common with `prefix`, until `visit` says false. */
+  #visit(prefix: Prefix, visit: (branch: Branch) => boolean): void {
+    const bits = bitsOf(prefix);
     let branch = this.#roots.get(prefix.family);
     while (branch !== undefined) {
-      const common = commonLength(branch.prefix, prefix);
-      if (common < branch.prefix.length && common < prefix.length) return undefined;
-      if (branch.prefix.length >= prefix.length) return otherBelow(branch, self);
-      const other = otherOwner(branch, self);
-      if (other !== undefined) return other;
-      branch = bitAt(prefix, branch.prefix.length) ? branch.high : branch.low;
+      const common = commonLength(branch.bits, bits);
+      if (common < branch.bits.length && common < bits.length) return;
+      if (branch.bits.length >= bits.length) {
+        visitBelow(branch, visit);
+        return;
+      }
+      if (!visit(branch)) return;
+      branch = isHigh(bits, branch.bits.length) ? branch.high : branch.low;
     }
-    return undefined;
   }
 }
 
-function withHolding(branch: Branch | undefined, owner: NodeId, prefix: Prefix): Branch {
-  if (branch === undefined) return { prefix, owners: [owner], low: undefined, high: undefined };
-  const common = commonLength(branch.prefix, prefix);
-  if (common === branch.prefix.length && common === prefix.length) {
-    branch.prefix = prefix;
-    if (!branch.owners.includes(owner)) branch.owners = [...branch.owners, owner];
+function visitBelow(branch: Branch | undefined, visit: (branch: Branch) => boolean): boolean {
+  if (branch === undefined) return true;
+  return visit(branch) && visitBelow(branch.low, visit) && visitBelow(branch.high, visit);
+}
+
+function otherHolding({ owners, prefix }: Branch, self: NodeId): Holding | undefined {
+  const owner = typeof owners === "string" ? owners : owners?.values().find((each: NodeId) => each !== self);
+  return owner === undefined || owner === self || prefix === undefined ? undefined : { owner, prefix };
+}
+
+function withHolding(branch: Branch | undefined, holding: Holding, bits: Bits): Branch {
+  const { owner, prefix } = holding;
+  if (branch === undefined) return { bits, prefix, owners: owner, low: undefined, high: undefined };
+  const common = commonLength(branch.bits, bits);
+  if (common === branch.bits.length && common === bits.length) {
+    branch.prefix ??= prefix;
+    branch.owners = withOwner(branch.owners, owner);
     return branch;
   }
-  if (common === branch.prefix.length) {
-    if (bitAt(prefix, common)) branch.high = withHolding(branch.high, owner, prefix);
-    else branch.low = withHolding(branch.low, owner, prefix);
+  if (common === branch.bits.length) {
+    if (isHigh(bits, common)) branch.high = withHolding(branch.high, holding, bits);
+    else branch.low = withHolding(branch.low, holding, bits);
     return branch;
   }
-  const parting: Branch =
-    common === prefix.length
-      ? { prefix, owners: [owner], low: undefined, high: undefined }
-      : { prefix: { ...prefix, length: common }, owners: [], low: undefined, high: undefined };
-  if (bitAt(branch.prefix, common)) parting.high = branch;
+  const isHere = common === bits.length;
+  const parting: Branch = {
+    bits: isHere ? bits : { ...bits, length: common },
+    prefix: isHere ? prefix : undefined,
+    owners: isHere ? owner : undefined,
+    low: undefined,
+    high: undefined,
+  };
+  if (isHigh(branch.bits, common)) parting.high = branch;
   else parting.low = branch;
-  return common === prefix.length ? parting : withHolding(parting, owner, prefix);
+  return isHere ? parting : withHolding(parting, holding, bits);
 }
 
-function withoutHolding(branch: Branch | undefined, owner: NodeId, prefix: Prefix): Branch | undefined {
-  if (branch === undefined || commonLength(branch.prefix, prefix) < branch.prefix.length) return branch;
-  if (branch.prefix.length === prefix.length) branch.owners = branch.owners.filter((each) => each !== owner);
-  else if (bitAt(prefix, branch.prefix.length)) branch.high = withoutHolding(branch.high, owner, prefix);
-  else branch.low = withoutHolding(branch.low, owner, prefix);
-  if (branch.owners.length > 0) return branch;
+function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Bits): Branch | undefined {
+  if (branch === undefined || commonLength(branch.bits, bits) < branch.bits.length) return branch;
+  if (branch.bits.length === bits.length) branch.owners = withoutOwner(branch.owners, holding.owner);
+  else if (isHigh(bits, branch.bits.length)) branch.high = withoutHolding(branch.high, holding, bits);
+  else branch.low = withoutHolding(branch.low, holding, bits);
+  if (branch.owners !== undefined) return branch;
+  branch.prefix = undefined;
   if (branch.low === undefined) return branch.high;
   return branch.high === undefined ? branch.low : branch;
 }
 
-function otherOwner(branch: Branch, self: NodeId): Holding | undefined {
-  const owner = branch.owners.find((each) => each !== self);
-  return owner === undefined ? undefined : { owner, prefix: branch.prefix };
+function withOwner(owners: Branch["owners"], owner: NodeId): Branch["owners"] {
+  if (owners === undefined || owners === owner) return owner;
+  return typeof owners === "string" ? new Set([owners, owner]) : owners.add(owner);
 }
 
-function otherBelow(branch: Branch | undefined, self: NodeId): Holding | undefined {
-  if (branch === undefined) return undefined;
-  return otherOwner(branch, self) ?? otherBelow(branch.low, self) ?? otherBelow(branch.high, self);
+function withoutOwner(owners: Branch["owners"], owner: NodeId): Branch["owners"] {
+  if (owners === undefined || typeof owners === "string") return owners === owner ? undefined : owners;
+  owners.delete(owner);
+  return owners.size === 0 ? undefined : owners;
+}
+
+function bitsOf({ family, value, length }: Prefix): Bits {
+  if (family === 4) return { a: Number(value) | 0, b: 0, c: 0, d: 0, length };
+  return {
+    a: wordAt(value, 96n),
+    b: wordAt(value, 64n),
+    c: wordAt(value, 32n),
+    d: wordAt(value, 0n),
+    length,
+  };
+}
+
+function wordAt(value: bigint, shift: bigint): number {
+  return Number((value >> shift) & 0xffff_ffffn) | 0;
 }
 
 /** Leading bits that both have and agree in. */
-function commonLength(a: Prefix, b: Prefix): number {
-  const shorter = Math.min(a.length, b.length);
-  const bits = familyBits(a.family);
-  const differing = (a.value ^ b.value) >> BigInt(bits - shorter);
-  return differing === 0n ? shorter : shorter - differing.toString(2).length;
+function commonLength(a: Bits, b: Bits): number {
+  const shorter = a.length < b.length ? a.length : b.length;
+  let common = Math.clz32(a.a ^ b.a);
+  if (common === 32 && shorter > 32) common += Math.clz32(a.b ^ b.b);
+  if (common === 64 && shorter > 64) common += Math.clz32(a.c ^ b.c);
+  if (common === 96 && shorter > 96) common += Math.clz32(a.d ^ b.d);
+  return common < shorter ? common : shorter;
 }
 
-function bitAt(prefix: Prefix, index: number): boolean {
-  return (prefix.value >> BigInt(familyBits(prefix.family) - 1 - index)) % 2n === 1n;
+/** Whether the bit with this index is 1. */
+function isHigh(bits: Bits, index: number): boolean {
+  const word = index < 32 ? bits.a : index < 64 ? bits.b : index < 96 ? bits.c : bits.d;
+  return ((word << (index & 31)) & 0x8000_0000) !== 0;
 }

@@ -21,7 +21,7 @@ import {
 import { quote } from "../core/problem.ts";
 import type { NodeClusterNetworking } from "../gen/common.ts";
 import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
-import type { Holding } from "./prefix-index.ts";
+import type { Holding } from "../core/prefix-index.ts";
 import { invalid, nodeCommand, removedRefusal, type Refusal } from "./refusal.ts";
 import { decodeStatus } from "./status-bytes.ts";
 

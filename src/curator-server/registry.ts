@@ -15,7 +15,7 @@ import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { judgeAnnouncement, judgeStatus, type AdmissionRules, type Standing } from "./admission.ts";
 import { FanOut } from "./fan-out.ts";
-import { PrefixIndex } from "./prefix-index.ts";
+import { PrefixIndex } from "../core/prefix-index.ts";
 import { unavailable, type Refusal } from "./refusal.ts";
 import { encodeStatus } from "./status-bytes.ts";
 import type { Kept, NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";

@@ -11,7 +11,7 @@ import {
   parsePrefix,
   type Prefix,
 } from "../../src/core/prefix.ts";
-import { PrefixIndex } from "../../src/curator-server/prefix-index.ts";
+import { PrefixIndex } from "../../src/core/prefix-index.ts";
 
 const owners = ["a", "b", "c"] as readonly string[] as readonly NodeId[];
 
@@ -30,7 +30,7 @@ const anyStep = fc.record({
   prefix: anyPrefix,
 });
 
-test("findOther() finds an overlap exactly when looking at every prefix does", () => {
+test("findOther() and collectOwners() find an overlap exactly when looking at every prefix does", () => {
   fc.assert(
     fc.property(
       fc.array(anyStep, { maxLength: 60 }),
@@ -48,10 +48,12 @@ test("findOther() finds an overlap exactly when looking at every prefix does", (
           }
         }
         for (const prefix of [...asked, ...steps.map((step) => step.prefix)]) {
+          const all = [...held.values()].filter((each) => overlaps(each.prefix, prefix));
+          const collected = new Set<NodeId>();
+          index.collectOwners(prefix, collected);
+          expect(collected).toEqual(new Set(all.map(({ owner }) => owner)));
           for (const self of owners) {
-            const others = [...held.values()].filter(
-              (each) => each.owner !== self && overlaps(each.prefix, prefix),
-            );
+            const others = all.filter(({ owner }) => owner !== self);
             const found = index.findOther(self, prefix);
             if (found === undefined) expect(others).toEqual([]);
             else
