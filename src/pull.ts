@@ -17,7 +17,7 @@ import { holdMs } from "./core/node-set.ts";
 import type { Node } from "./core/node.ts";
 import { containsAddress, decodeAddress, unusableReason, type Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
-import { renderWgConfig } from "./core/wg-config.ts";
+import { WgConfigText } from "./core/wg-config.ts";
 import type { PrivateKey } from "./core/key.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
 import { ClusternetError, describeError, describeInLine, exitStatus } from "./errors.ts";
@@ -120,6 +120,7 @@ export class Pull {
   #resyncAtMs = 0;
   /** Not before this time, so that a flood is merged. */
   #nextTurnMs = 0;
+  readonly #configText: WgConfigText;
   #rendered: { readonly mesh: Mesh; readonly text: string } | undefined;
   /** Addresses of this host that could be an endpoint, of the reading that they were found in. */
   #endpoints: { readonly of: ReadonlySet<string>; readonly texts: ReadonlySet<string> } | undefined;
@@ -141,6 +142,9 @@ export class Pull {
     this.#settings = settings;
     this.#parts = parts;
     this.#backoff = new Backoff(applyBackoff, parts.clock);
+    const { listenPort, keepaliveSeconds, privateKey } = settings;
+    const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
+    this.#configText = new WgConfigText({ listenPort, ...keepalive }, privateKey);
   }
 
   /** Until `signal` aborts. Never throws for what the Curator or the host does. */
@@ -251,11 +255,7 @@ export class Pull {
 
   /** The file's text, rendered once for a mesh. */
   #render(mesh: Mesh): string {
-    const { listenPort, keepaliveSeconds, privateKey } = this.#settings;
-    if (this.#rendered?.mesh !== mesh) {
-      const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
-      this.#rendered = { mesh, text: renderWgConfig({ listenPort, mesh, ...keepalive }, privateKey) };
-    }
+    if (this.#rendered?.mesh !== mesh) this.#rendered = { mesh, text: this.#configText.render(mesh) };
     return this.#rendered.text;
   }
 

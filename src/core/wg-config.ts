@@ -10,15 +10,19 @@
  */
 import { ClusternetError } from "../errors.ts";
 import { decodePublicKey, type PrivateKey, parsePrivateKey } from "./key.ts";
-import type { Mesh } from "./mesh.ts";
+import { placeOfPeer, type Mesh, type Peer } from "./mesh.ts";
 import { asNodeId, type Node, type NodeId } from "./node.ts";
 import { type Address, comparePrefixes, decodeAddress, decodePrefix } from "./prefix.ts";
 
-export interface WgConfig {
+/** What holds for every peer alike. */
+export interface WgSettings {
   readonly listenPort: number;
-  readonly mesh: Mesh;
   /** PersistentKeepalive of every peer. */
   readonly keepaliveSeconds?: number;
+}
+
+export interface WgConfig extends WgSettings {
+  readonly mesh: Mesh;
 }
 
 const headline = "# Written by clusternet, which replaces the whole file at every change of the mesh.";
@@ -26,14 +30,18 @@ const nodeComment = "# node = ";
 
 /** The whole file. `privateKey` undefined prints "(hidden)" in its place, for --dry-run. */
 export function renderWgConfig(config: WgConfig, privateKey: PrivateKey | undefined): string {
-  const { listenPort, keepaliveSeconds } = config;
-  const lines = [
-    headline,
-    "[Interface]",
-    `PrivateKey = ${privateKey === undefined ? "(hidden)" : privateKey.reveal()}`,
-    `ListenPort = ${listenPort}`,
-  ];
-  for (const peer of config.mesh.peers.toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1))) {
+  const peers = config.mesh.peers.toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
+  return renderHead(config, privateKey) + renderPeers(peers, config);
+}
+
+function renderHead({ listenPort }: WgSettings, privateKey: PrivateKey | undefined): string {
+  const key = privateKey === undefined ? "(hidden)" : privateKey.reveal();
+  return `${headline}\n[Interface]\nPrivateKey = ${key}\nListenPort = ${listenPort}\n`;
+}
+
+function renderPeers(peers: readonly Peer[], { listenPort, keepaliveSeconds }: WgSettings): string {
+  const lines: string[] = [];
+  for (const peer of peers) {
     lines.push("", `${nodeComment}${peer.nodeId}`, "[Peer]", `PublicKey = ${peer.publicKey}`);
     if (peer.address !== undefined) lines.push(`Endpoint = ${renderEndpoint(peer.address, listenPort)}`);
     if (peer.prefixes.length > 0) {
@@ -42,7 +50,56 @@ export function renderWgConfig(config: WgConfig, privateKey: PrivateKey | undefi
     }
     if (keepaliveSeconds !== undefined) lines.push(`PersistentKeepalive = ${keepaliveSeconds}`);
   }
-  return `${lines.join("\n")}\n`;
+  return lines.length === 0 ? "" : `${lines.join("\n")}\n`;
+}
+
+/** A piece of the text has so many peers when it is made, and at most twice as many before it is cut. */
+const peersOfPiece = 64;
+
+/**
+ * The file of one mesh after the other: what `renderWgConfig` gives, at the cost of the peers that are not the same
+ * objects as in the mesh before. The text is kept in pieces of neighbouring peers, and only pieces are made anew.
+ */
+export class WgConfigText {
+  readonly #settings: WgSettings;
+  readonly #head: string;
+  #pieces: readonly { readonly peers: readonly Peer[]; readonly text: string }[] = [];
+
+  constructor(settings: WgSettings, privateKey: PrivateKey) {
+    this.#settings = settings;
+    this.#head = renderHead(settings, privateKey);
+  }
+
+  render(mesh: Mesh): string {
+    const before = this.#pieces;
+    const pieces = [];
+    let from = 0;
+    for (let at = 0; at < Math.max(before.length, 1); at++) {
+      const piece = before[at];
+      // A piece ends where the next one begins, whoever came or went meanwhile.
+      const next = before[at + 1]?.peers[0]?.nodeId;
+      const to = next === undefined ? mesh.peers.length : placeOfPeer(mesh, next, from);
+      if (piece !== undefined && isRange(piece.peers, mesh.peers, from, to)) pieces.push(piece);
+      else pieces.push(...this.#cut(mesh.peers.slice(from, to)));
+      from = to;
+    }
+    this.#pieces = pieces;
+    return this.#head + pieces.map(({ text }) => text).join("");
+  }
+
+  #cut(peers: readonly Peer[]): { readonly peers: readonly Peer[]; readonly text: string }[] {
+    const size = peers.length <= 2 * peersOfPiece ? peers.length : peersOfPiece;
+    const pieces = [];
+    for (let from = 0; from < peers.length; from += size) {
+      const piece = peers.slice(from, from + size);
+      pieces.push({ peers: piece, text: renderPeers(piece, this.#settings) });
+    }
+    return pieces;
+  }
+}
+
+function isRange(piece: readonly Peer[], peers: readonly Peer[], from: number, to: number): boolean {
+  return piece.length === to - from && piece.every((peer, index) => peer === peers[from + index]);
 }
 
 /** As `wg` writes and reads it: 192.0.2.2:7838 or [2001:db8::2]:7838. */

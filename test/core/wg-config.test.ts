@@ -8,7 +8,7 @@ import { judgeNode } from "../../src/core/claim.ts";
 import { parsePrivateKey } from "../../src/core/key.ts";
 import type { Mesh, Peer } from "../../src/core/mesh.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
-import { parseWgConfig, renderWgConfig } from "../../src/core/wg-config.ts";
+import { parseWgConfig, renderWgConfig, WgConfigText } from "../../src/core/wg-config.ts";
 import { describeError } from "../../src/errors.ts";
 import { keyOf, meshOf, nodeId, nodeOf, rules } from "./nodes.ts";
 
@@ -103,6 +103,35 @@ describe("renderWgConfig()", () => {
       }),
     );
   });
+});
+
+test("WgConfigText gives what renderWgConfig() gives, of one mesh after the other", () => {
+  const all = Array.from({ length: 400 }, (_, at) =>
+    peer(`n-${at}`, at + 1, "192.0.2.2", [`10.192.${at % 256}.0/24`]),
+  ).toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
+  const numbers = fc.array(fc.nat(all.length - 1), { maxLength: 5 });
+  const change = fc.record({
+    removed: numbers,
+    moved: numbers,
+    all: fc.constantFrom(true, false, false, false),
+  });
+  fc.assert(
+    fc.property(fc.array(change, { maxLength: 12 }), (changes) => {
+      const config = { listenPort: 7838, keepaliveSeconds: 25 };
+      const text = new WgConfigText(config, privateKey);
+      let peers: readonly Peer[] = [];
+      for (const { removed, moved, all: everybody } of [{ removed: [], moved: [], all: true }, ...changes]) {
+        const kept = new Set(everybody ? all : peers);
+        for (const at of removed) kept.delete(all[at] ?? expect.unreachable());
+        peers = all
+          .filter((each) => kept.has(each) || moved.some((at) => all[at] === each))
+          .map((each, at) => (moved.includes(at) ? { ...each, address: parseAddress("192.0.2.99") } : each));
+        const rendered = text.render({ peers });
+        expect(rendered).toBe(renderWgConfig({ ...config, mesh: { peers } }, privateKey));
+      }
+    }),
+    { numRuns: 50 },
+  );
 });
 
 describe("parseWgConfig()", () => {
