@@ -6,16 +6,18 @@
  * replace a running one is kept aside, event by event, until its picture is full: the running one goes on deciding
  * until then, and the two are never mixed.
  */
-import { judgeNode, type Claim, type ClaimRules } from "./core/claim.ts";
+import { judgeNode, type ClaimRules } from "./core/claim.ts";
 import { learnedCurators, type LearnedCurator } from "./core/curators.ts";
 import type { PublicKey } from "./core/key.ts";
-import { buildMesh, incumbentsOf, type Incumbents, type Mesh } from "./core/mesh.ts";
+import { LiveMesh } from "./core/live-mesh.ts";
+import { findPeer, type Mesh } from "./core/mesh.ts";
 import {
   foldEvent,
   foldStreamOpened,
   initialNodeSet,
   knownNodes,
   selfNode,
+  type FoldContext,
   type NodeSet,
   type Picture,
 } from "./core/node-set.ts";
@@ -68,10 +70,14 @@ export class Tracker {
   #eventProblems: ReadonlyMap<NodeId | "", readonly Problem[]> = new Map();
   #selfStatus: Uint8Array | undefined;
 
-  #incumbents: Incumbents;
-  #peers: ReadonlySet<NodeId> = new Set();
-  #rules: BuildRules | undefined;
-  #claims = new Map<NodeId, { readonly node: Node; readonly claim: Claim }>();
+  readonly #live: LiveMesh;
+  /** Nodes that may be otherwise than they were judged. */
+  readonly #touched = new Set<NodeId>();
+  /** Every node as it was judged, by the rules of then. */
+  readonly #judged = new Map<NodeId, Node>();
+  #judgedBy: ClaimRules | undefined;
+  /** As last built. */
+  #mesh: Mesh = { peers: [] };
   #learned: readonly LearnedCurator[] = [];
   #learnedOf: NodeSet | undefined;
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
@@ -81,10 +87,11 @@ export class Tracker {
     this.#complete = settings.complete;
     // What the file holds was settled when it was written: everybody in it keeps what is his. (Its keys were
     // parsed when it was read.)
-    this.#incumbents = {
+    this.#live = new LiveMesh(settings.self, {
       prefixes: new Map(settings.fromFile.flatMap(({ id, prefixes }) => prefixes.map((text) => [text, id]))),
       keys: new Map(settings.fromFile.map(({ id, publicKey }) => [publicKey as PublicKey, id])),
-    };
+    });
+    for (const { id } of settings.fromFile) this.#touched.add(id);
   }
 
   /** "none" until a stream was opened. */
@@ -188,25 +195,46 @@ export class Tracker {
   /** The mesh by all that is known. The same object as before when nothing changed. */
   build(rules: BuildRules): TrackedMesh {
     if (this.#built?.nodes === this.#nodes && this.#built.rules === rules) return this.#built.mesh;
-    if (this.#rules !== rules) this.#claims.clear();
-    this.#rules = rules;
-    const claims = knownNodes(this.#nodes).map((node) => this.#claim(node, rules));
-    if (this.#claims.size > claims.length * 2) this.#forgetGone();
-    const { mesh, problems } = buildMesh({
-      claims,
-      ownPrefixes: rules.ownPrefixes,
-      incumbents: this.#incumbents,
-    });
+    this.#judge(rules);
+    this.#live.setOwnPrefixes(rules.ownPrefixes);
+    const { mesh, problems } = this.#live.settle();
     // While a backlog is coming the holders of before it count, so that its order decides nothing (C4.5).
-    if (this.heardOut) this.#incumbents = incumbentsOf(mesh);
-    this.#peers = new Set(mesh.peers.map((peer) => peer.nodeId));
+    if (this.heardOut) this.#live.hold();
+    this.#mesh = mesh;
+    const others = [...[...this.#eventProblems.values()].flat(), ...this.#pictureProblems()];
     const built = {
       mesh,
-      problems: [...problems, ...[...this.#eventProblems.values()].flat(), ...this.#pictureProblems()],
+      problems: others.length === 0 ? problems : [...problems, ...others],
       exact: this.#complete,
     };
     this.#built = { nodes: this.#nodes, rules, mesh: built };
     return built;
+  }
+
+  /** Judges every node that may be otherwise than it was; all of them when the rules are. */
+  #judge(rules: BuildRules): void {
+    const { clusterNets, ownPublicKey, hostAddresses } = rules;
+    const isByRules =
+      this.#judgedBy?.clusterNets === clusterNets &&
+      this.#judgedBy.ownPublicKey === ownPublicKey &&
+      this.#judgedBy.hostAddresses === hostAddresses;
+    this.#judgedBy = rules;
+    if (!isByRules) {
+      for (const { id } of knownNodes(this.#nodes)) this.#touched.add(id);
+      this.#judged.clear();
+    }
+    const { self, current, carried } = this.#nodes;
+    for (const id of this.#touched) {
+      const node = id === self ? undefined : (current.get(id) ?? carried.get(id));
+      if (node === undefined) {
+        this.#judged.delete(id);
+        this.#live.delete(id);
+      } else if (this.#judged.get(id) !== node) {
+        this.#judged.set(id, node);
+        this.#live.set(judgeNode(node, rules));
+      }
+    }
+    this.#touched.clear();
   }
 
   #open(stream: number): void {
@@ -231,25 +259,17 @@ export class Tracker {
     const eventProblems = foldProblems(this.#eventProblems, event);
     if (eventProblems !== this.#eventProblems) this.#built = undefined;
     this.#eventProblems = eventProblems;
-    this.#nodes = foldEvent(this.#nodes, event, { nowMs, peers: this.#peers });
+    const before = this.#nodes;
+    this.#nodes = foldEvent(before, event, { nowMs, peers: peersOf(this.#mesh) });
+    for (const { id } of event.nodes) this.#touched.add(id);
+    for (const id of event.tombstones) this.#touched.add(id);
+    // A picture that is believed lets go of all that it lacks.
+    if (this.#nodes.carried.size === 0) for (const id of before.carried.keys()) this.#touched.add(id);
     if (this.#nodes.picture !== "partial") this.#fullMs ??= nowMs;
     if (this.#nodes.picture === "believed") {
       this.#complete = true;
       this.#believed = true;
     }
-  }
-
-  #claim(node: Node, rules: ClaimRules): Claim {
-    const known = this.#claims.get(node.id);
-    if (known?.node === node) return known.claim;
-    const claim = judgeNode(node, rules);
-    this.#claims.set(node.id, { node, claim });
-    return claim;
-  }
-
-  #forgetGone(): void {
-    const known = new Set(knownNodes(this.#nodes).map((node) => node.id));
-    for (const id of this.#claims.keys()) if (!known.has(id)) this.#claims.delete(id);
   }
 
   #pictureProblems(): readonly Problem[] {
@@ -276,6 +296,11 @@ export class Tracker {
         return [];
     }
   }
+}
+
+/** The nodes that are peers in the mesh. */
+function peersOf(mesh: Mesh): FoldContext["peers"] {
+  return { size: mesh.peers.length, has: (nodeId) => findPeer(mesh, nodeId) !== undefined };
 }
 
 /** A node that comes again, or goes, takes its old problems with it. */

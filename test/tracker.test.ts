@@ -2,9 +2,13 @@
  * The tracker: which mesh the events of several streams make, and when peers may be removed.
  */
 import { describe, expect, test } from "bun:test";
+import * as fc from "fast-check";
+import { judgeNode } from "../src/core/claim.ts";
+import { parsePublicKey, privateKeyFromBytes } from "../src/core/key.ts";
+import { buildMesh, incumbentsOf, type Incumbents } from "../src/core/mesh.ts";
+import { foldEvent, foldStreamOpened, initialNodeSet, knownNodes } from "../src/core/node-set.ts";
 import { asNodeId, type Node, type NodeId } from "../src/core/node.ts";
 import { parsePrefix } from "../src/core/prefix.ts";
-import { privateKeyFromBytes } from "../src/core/key.ts";
 import type { DecodedEvent } from "../src/curator/connection.ts";
 import { Tracker, absentMs, settleMs, type BuildRules } from "../src/tracker.ts";
 
@@ -274,4 +278,106 @@ describe("Tracker", () => {
     each.fold({ kind: "event", stream: 1, event: event([node("b", "10.192.2.0/24")]) }, 2);
     expect(each.build(rules)).toBe(first);
   });
+});
+
+/** Every prefix in dispute somewhere, two nodes with one key, and this node's own prefixes claimed by others. */
+const anyNode = fc
+  .record({
+    name: fc.constantFrom("b", "c", "d", "e", "f", "a"),
+    key: fc.constantFrom("b", "c", "d", "a"),
+    prefixes: fc.subarray(
+      ["10.192.2.0/24", "10.192.2.64/26", "10.192.2.7/32", "10.194.0.0/15", "10.194.7.0/24", "10.192.1.0/25"],
+      { maxLength: 3 },
+    ),
+  })
+  .map(({ name, key: of, prefixes }) => ({
+    ...node(name, ...prefixes),
+    publicKey: name === "a" ? self.publicKey : key(of),
+  }));
+const anyNodes = fc.array(anyNode, { maxLength: 6 });
+const anyOccurrence = fc.oneof(
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant("open" as const) }) },
+  {
+    weight: 8,
+    arbitrary: fc.record({
+      kind: fc.constant("event" as const),
+      nodes: anyNodes,
+      tombstones: fc.subarray(["b", "c", "d", "a"], { maxLength: 2 }),
+      last: fc.constantFrom(true, false, false),
+      withSelf: fc.boolean(),
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constant("wait" as const), ms: fc.constantFrom(1_000, 301_000) }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      kind: fc.constant("rules" as const),
+      own: fc.subarray(["10.192.1.0/24", "10.192.2.0/25", "10.194.8.0/24"]),
+      hostAddress: fc.constantFrom("192.0.2.98", "192.0.2.99"),
+    }),
+  },
+  { weight: 6, arbitrary: fc.record({ kind: fc.constant("build" as const) }) },
+);
+
+test("Tracker builds what all known nodes together make, though it looks only at what changed", () => {
+  fc.assert(
+    fc.property(
+      fc.uniqueArray(anyNode, { selector: ({ id }) => id, maxLength: 4 }),
+      fc.array(anyOccurrence, { minLength: 10, maxLength: 50, size: "max" }),
+      (fromFile, occurrences) => {
+        const each = tracker(fromFile);
+        let set = initialNodeSet(self.id, fromFile);
+        let incumbents: Incumbents = {
+          prefixes: new Map(fromFile.flatMap((of) => of.prefixes.map((text) => [text, of.id]))),
+          keys: new Map(fromFile.map((of) => [parsePublicKey(of.publicKey), of.id])),
+        };
+        let peers: ReadonlySet<NodeId> = new Set();
+        let by = rules;
+        let nowMs = 0;
+        for (const occurrence of occurrences) {
+          switch (occurrence.kind) {
+            case "open":
+              each.fold(opened(set.stream + 1), nowMs);
+              set = foldStreamOpened(set);
+              break;
+            case "event": {
+              if (set.stream === 0) break;
+              const nodes = occurrence.withSelf ? [self, ...occurrence.nodes] : occurrence.nodes;
+              const next = event(nodes, occurrence.last, occurrence.tombstones);
+              each.fold({ kind: "event", stream: set.stream, event: next }, nowMs);
+              set = foldEvent(set, next, { nowMs, peers });
+              break;
+            }
+            case "wait":
+              nowMs += occurrence.ms;
+              each.settle(nowMs);
+              break;
+            case "rules":
+              by = {
+                ...rules,
+                ownPrefixes: occurrence.own.map(parsePrefix),
+                hostAddresses: new Set([occurrence.hostAddress]),
+              };
+              break;
+            case "build": {
+              const { mesh, problems } = buildMesh({
+                claims: knownNodes(set).map((known) => judgeNode(known, by)),
+                ownPrefixes: by.ownPrefixes,
+                incumbents,
+              });
+              const built = each.build(by);
+              expect(built.mesh).toEqual(mesh);
+              expect(built.problems.filter(({ nodeId }) => nodeId !== undefined)).toEqual([...problems]);
+              peers = new Set(mesh.peers.map(({ nodeId }) => nodeId));
+              if (each.heardOut) incumbents = incumbentsOf(mesh);
+            }
+          }
+        }
+      },
+    ),
+    { numRuns: 300 },
+  );
 });

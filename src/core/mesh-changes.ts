@@ -1,7 +1,10 @@
 /**
- * What differs between two meshes, peer by peer: what the log tells of a change.
+ * What differs between two meshes, peer by peer: what the log tells of a change, and what the host has to be asked for.
+ *
+ * Meshes made one of the other share the peers that did not change, so nearly all of the work is to see that two
+ * objects are the same.
  */
-import type { Mesh, Peer } from "./mesh.ts";
+import { samePeer, type Mesh, type Peer } from "./mesh.ts";
 
 export type MeshChange =
   | { readonly kind: "added" | "removed"; readonly peer: Peer }
@@ -9,25 +12,21 @@ export type MeshChange =
 
 /** The changes from one mesh to the next, sorted by node ID. Empty when they are equal. */
 export function diffMeshes(before: Mesh, after: Mesh): readonly MeshChange[] {
-  if (before === after) return [];
-  const known = new Map(before.peers.map((peer) => [peer.nodeId, peer]));
   const changes: MeshChange[] = [];
+  if (before.peers === after.peers) return changes;
+  let at = 0;
   for (const peer of after.peers) {
-    const old = known.get(peer.nodeId);
-    known.delete(peer.nodeId);
-    if (old === undefined) changes.push({ kind: "added", peer });
-    else if (!samePeer(old, peer)) changes.push({ kind: "changed", peer, before: old });
+    let old = before.peers[at];
+    for (; old !== undefined && old !== peer && old.nodeId < peer.nodeId; old = before.peers[++at]) {
+      changes.push({ kind: "removed", peer: old });
+    }
+    if (old !== peer && old?.nodeId !== peer.nodeId) {
+      changes.push({ kind: "added", peer });
+      continue;
+    }
+    at++;
+    if (old !== undefined && !samePeer(old, peer)) changes.push({ kind: "changed", peer, before: old });
   }
-  for (const peer of known.values()) changes.push({ kind: "removed", peer });
-  return changes.toSorted((a, b) => (a.peer.nodeId < b.peer.nodeId ? -1 : 1));
-}
-
-function samePeer(a: Peer, b: Peer): boolean {
-  return (
-    a === b ||
-    (a.publicKey === b.publicKey &&
-      a.address?.text === b.address?.text &&
-      a.prefixes.length === b.prefixes.length &&
-      a.prefixes.every((prefix, index) => prefix.text === b.prefixes[index]?.text))
-  );
+  for (const peer of before.peers.slice(at)) changes.push({ kind: "removed", peer });
+  return changes;
 }

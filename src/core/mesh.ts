@@ -22,7 +22,7 @@ export interface Peer {
 }
 
 export interface Mesh {
-  /** Sorted by node ID. */
+  /** Sorted by node ID, as code units. */
   readonly peers: readonly Peer[];
 }
 
@@ -69,12 +69,45 @@ export function buildMesh({ claims, ownPrefixes, incumbents }: MeshInput): Built
     const claim = claims[index];
     if (claim === undefined) continue;
     problems.push(...disputes.problemsOf(index));
-    const { nodeId, publicKey, address } = claim;
-    if (publicKey === undefined || !isPeer(index)) continue;
-    const prefixes = disputes.keptBy(index);
-    peers.push({ nodeId, publicKey, ...(address !== undefined && { address }), prefixes });
+    const peer = isPeer(index) ? peerOf(claim, disputes.keptBy(index)) : undefined;
+    if (peer !== undefined) peers.push(peer);
   }
   return { mesh: { peers }, problems };
+}
+
+/** What becomes of a claim that got these prefixes; undefined for one without a usable key. */
+export function peerOf({ nodeId, publicKey, address }: Claim, prefixes: readonly Prefix[]): Peer | undefined {
+  if (publicKey === undefined) return undefined;
+  return { nodeId, publicKey, ...(address !== undefined && { address }), prefixes };
+}
+
+/** True when the two are the same in the file and on the interface. */
+export function samePeer(a: Peer, b: Peer): boolean {
+  return (
+    a === b ||
+    (a.nodeId === b.nodeId &&
+      a.publicKey === b.publicKey &&
+      a.address?.text === b.address?.text &&
+      a.prefixes.length === b.prefixes.length &&
+      a.prefixes.every((prefix, index) => prefix.text === b.prefixes[index]?.text))
+  );
+}
+
+/** Where in the mesh, from index `from` on, the peer of this node is or would be. */
+export function placeOfPeer({ peers }: Mesh, nodeId: NodeId, from = 0): number {
+  let [low, high] = [from, peers.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((peers[middle]?.nodeId ?? nodeId) < nodeId) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The peer of this node, if it is one. */
+export function findPeer(mesh: Mesh, nodeId: NodeId): Peer | undefined {
+  const peer = mesh.peers[placeOfPeer(mesh, nodeId)];
+  return peer?.nodeId === nodeId ? peer : undefined;
 }
 
 export function incumbentsOf(mesh: Mesh): Incumbents {
@@ -278,11 +311,6 @@ function settlePrefixes({ claims, ranked, places, isPeer, incumbents, disputes }
       else list.push(place);
     }
   }
-  const settle = (index: number, place: Place): void => {
-    const taken = grants.inTheWayOf(place, index);
-    if (taken === undefined) grants.give(place, index);
-    else disputes.losePrefix(index, place.prefix, taken);
-  };
   const held = (index: number, place: Place): boolean =>
     incumbents.prefixes.get(place.prefix.text) === claims[index]?.nodeId;
 
@@ -290,7 +318,36 @@ function settlePrefixes({ claims, ranked, places, isPeer, incumbents, disputes }
   for (const turn of [true, false]) {
     for (const index of disputants) {
       for (const place of wanted.get(index) ?? []) {
-        if (held(index, place) === turn) settle(index, place);
+        if (held(index, place) !== turn) continue;
+        if (grants.inTheWayOf(place, index) === undefined) grants.give(place, index);
+      }
+    }
+  }
+  reportLost({ places, isPeer, grants, disputes });
+}
+
+/**
+ * Says who lost what: first what somebody has as it is, then what overlaps somebody's. Words and order depend on who
+ * has what now and not on the turn in which he got it, so that nothing is reported anew while that stays.
+ */
+function reportLost({
+  places,
+  isPeer,
+  grants,
+  disputes,
+}: Pick<PrefixDispute, "places" | "isPeer" | "disputes"> & { readonly grants: Grants }): void {
+  const given = new Grants();
+  for (const place of places) {
+    const owner = grants.ownerOf(place);
+    if (owner !== undefined) given.give(place, owner);
+  }
+  for (const asItIs of [true, false]) {
+    for (const place of places) {
+      if ((grants.ownerOf(place) !== undefined) !== asItIs) continue;
+      for (const claimant of place.claimants) {
+        if (claimant === own || !isPeer(claimant)) continue;
+        const taken = given.inTheWayOf(place, claimant);
+        if (taken !== undefined) disputes.losePrefix(claimant, place.prefix, taken);
       }
     }
   }
@@ -321,6 +378,11 @@ class Grants {
         this.#within.set(each, { first: within.first, other: grant });
       }
     }
+  }
+
+  /** Who has exactly this place. */
+  ownerOf(place: Place): number | undefined {
+    return this.#at.get(place)?.owner;
   }
 
   /** A grant of somebody else that overlaps the place. */

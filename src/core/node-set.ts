@@ -80,7 +80,7 @@ export function foldStreamOpened(set: NodeSet, stream: number = set.stream + 1):
 export interface FoldContext {
   readonly nowMs: number;
   /** Nodes that are peers in the mesh that is applied: what "half of the peers" counts. */
-  readonly peers: ReadonlySet<NodeId>;
+  readonly peers: Pick<ReadonlySet<NodeId>, "has" | "size">;
 }
 
 /**
@@ -106,7 +106,7 @@ export function foldEvent(set: NodeSet, event: NodeEvent, context: FoldContext):
   return judgePicture(isSame ? set : { ...set, ...folded }, event.lastBacklogged, context);
 }
 
-/** All nodes to build the mesh of, this node itself left out: carried and current. */
+/** All nodes that the mesh is made of, this node itself left out: carried and current. */
 export function knownNodes(set: NodeSet): readonly Node[] {
   return [...set.carried.values(), ...set.current.values()].filter((node) => node.id !== set.self);
 }
@@ -145,7 +145,7 @@ function judgePicture(set: NodeSet, lastBacklogged: boolean, { nowMs, peers }: F
   return { ...rest, carried: noNodes, picture: "believed" };
 }
 
-function removesTooMuch({ carried }: NodeSet, peers: ReadonlySet<NodeId>): boolean {
+function removesTooMuch({ carried }: NodeSet, peers: FoldContext["peers"]): boolean {
   if (peers.size < shrinkFloor) return false;
   let absent = 0;
   for (const id of carried.keys()) if (peers.has(id)) absent++;

@@ -23,12 +23,33 @@ interface Bits {
   readonly length: number;
 }
 
+/** Who has the same thing: nearly always one node, which needs no set. Undefined: nobody. */
+export type Owners = NodeId | Set<NodeId> | undefined;
+
+/** One more owner; changes a set in place. */
+export function withOwner(owners: Owners, owner: NodeId): Owners {
+  if (owners === undefined || owners === owner) return owner;
+  return typeof owners === "string" ? new Set([owners, owner]) : owners.add(owner);
+}
+
+/** One owner less; changes a set in place. */
+export function withoutOwner(owners: Owners, owner: NodeId): Owners {
+  if (owners === undefined || typeof owners === "string") return owners === owner ? undefined : owners;
+  owners.delete(owner);
+  return owners.size === 0 ? undefined : owners;
+}
+
+/** Adds every owner to a set. */
+export function collectOwners(owners: Owners, into: Set<NodeId>): void {
+  if (typeof owners === "string") into.add(owners);
+  else for (const owner of owners ?? []) into.add(owner);
+}
+
 interface Branch {
   bits: Bits;
   /** Undefined where two longer prefixes part and nobody holds it. */
   prefix: Prefix | undefined;
-  /** Nearly every prefix has one owner, who needs no set. */
-  owners: NodeId | Set<NodeId> | undefined;
+  owners: Owners;
   low: Branch | undefined;
   high: Branch | undefined;
 }
@@ -63,8 +84,7 @@ export class PrefixIndex {
   /** Adds everybody who holds a prefix that has an address in common with `prefix`. */
   collectOwners(prefix: Prefix, into: Set<NodeId>): void {
     this.#visit(prefix, ({ owners }) => {
-      if (typeof owners === "string") into.add(owners);
-      else for (const owner of owners ?? []) into.add(owner);
+      collectOwners(owners, into);
       return true;
     });
   }
@@ -132,17 +152,6 @@ function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Bits
   branch.prefix = undefined;
   if (branch.low === undefined) return branch.high;
   return branch.high === undefined ? branch.low : branch;
-}
-
-function withOwner(owners: Branch["owners"], owner: NodeId): Branch["owners"] {
-  if (owners === undefined || owners === owner) return owner;
-  return typeof owners === "string" ? new Set([owners, owner]) : owners.add(owner);
-}
-
-function withoutOwner(owners: Branch["owners"], owner: NodeId): Branch["owners"] {
-  if (owners === undefined || typeof owners === "string") return owners === owner ? undefined : owners;
-  owners.delete(owner);
-  return owners.size === 0 ? undefined : owners;
 }
 
 function bitsOf({ family, value, length }: Prefix): Bits {

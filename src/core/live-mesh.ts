@@ -1,0 +1,221 @@
+/**
+ * The mesh, kept up to date claim by claim: exactly what core/mesh.ts would build of all claims, at the cost of what
+ * changed (C4.5).
+ *
+ * Whether a claim gets its prefixes and its key depends on those that it meets, on those that they meet, and so on, and
+ * on nobody else. So an index tells who is connected in this way with what changed, and only those are built anew; a
+ * claim that meets nobody is a peer as it is. A peer and a list that did not change stay the same objects, so that
+ * whoever works on a mesh can tell by that what to look at.
+ */
+import { maxProblemsOfNode, type Claim } from "./claim.ts";
+import type { PublicKey } from "./key.ts";
+import {
+  buildMesh,
+  findPeer,
+  incumbentsOf,
+  peerOf,
+  placeOfPeer,
+  samePeer,
+  type BuiltMesh,
+  type Incumbents,
+  type Mesh,
+  type Peer,
+} from "./mesh.ts";
+import type { NodeId } from "./node.ts";
+import { collectOwners, PrefixIndex, withoutOwner, withOwner, type Owners } from "./prefix-index.ts";
+import type { Prefix } from "./prefix.ts";
+import type { Problem } from "./problem.ts";
+
+export class LiveMesh {
+  readonly #self: NodeId;
+  readonly #claims = new Map<NodeId, Claim>();
+  /** The prefixes of all claims, and under this node's ID its own. */
+  readonly #index = new PrefixIndex();
+  readonly #keys = new Map<PublicKey, Owners>();
+  #ownPrefixes: readonly Prefix[] = [];
+  /** Nodes about which it must be decided again. */
+  readonly #unsettled = new Set<NodeId>();
+  readonly #problems = new Map<NodeId, readonly Problem[]>();
+  #built: BuiltMesh = { mesh: { peers: [] }, problems: [] };
+  /** The mesh by which it is known who held what before; undefined: `#incumbents` says it. */
+  #held: Mesh | undefined;
+  readonly #incumbents: Incumbents;
+
+  /** `incumbents` hold what they claim until `hold` is called for the first time. */
+  constructor(self: NodeId, incumbents: Incumbents) {
+    this.#self = self;
+    this.#incumbents = incumbents;
+  }
+
+  /** Puts the claim in place of the one that its node had. */
+  set(claim: Claim): void {
+    this.#replace(claim.nodeId, claim);
+  }
+
+  /** The node claims nothing any more. */
+  delete(nodeId: NodeId): void {
+    this.#replace(nodeId, undefined);
+  }
+
+  /** What this node announces: nobody else gets any of it. */
+  setOwnPrefixes(prefixes: readonly Prefix[]): void {
+    if (prefixes === this.#ownPrefixes) return;
+    for (const prefix of this.#ownPrefixes) this.#release(this.#self, prefix);
+    this.#ownPrefixes = prefixes;
+    for (const prefix of prefixes) {
+      this.#index.add({ owner: this.#self, prefix });
+      this.#index.collectOwners(prefix, this.#unsettled);
+    }
+  }
+
+  /** Whoever has something in the mesh as last settled keeps it from now on while he claims it (C4.5). */
+  hold(): void {
+    this.#held = this.#built.mesh;
+  }
+
+  /** The mesh of all claims. The same object as before when nothing changed. */
+  settle(): BuiltMesh {
+    if (this.#unsettled.size === 0) return this.#built;
+    const { reached, alone, disputed } = this.#connected();
+    const built = buildMesh({
+      claims: disputed,
+      ownPrefixes: this.#ownPrefixes,
+      incumbents: this.#held === undefined ? this.#incumbents : heldAmong(disputed, this.#held),
+    });
+    this.#unsettled.clear();
+    const peers = new Map<NodeId, Peer>();
+    for (const claim of alone) {
+      const peer = peerOf(claim, claim.prefixes);
+      if (peer !== undefined) peers.set(claim.nodeId, peer);
+    }
+    for (const peer of built.mesh.peers) peers.set(peer.nodeId, peer);
+    const mesh = mergePeers(this.#built.mesh, reached, peers);
+    const problems = this.#mergeProblems(reached, [
+      ...alone.flatMap((claim) => claim.problems),
+      ...built.problems,
+    ]);
+    if (mesh !== this.#built.mesh || problems !== this.#built.problems) this.#built = { mesh, problems };
+    return this.#built;
+  }
+
+  #replace(nodeId: NodeId, claim: Claim | undefined): void {
+    const before = this.#claims.get(nodeId);
+    if (before === claim) return;
+    const kept = new Set(claim?.prefixes.map(({ text }) => text));
+    const had = new Set(before?.prefixes.map(({ text }) => text));
+    if (before?.publicKey !== undefined && before.publicKey !== claim?.publicKey) {
+      const owners = withoutOwner(this.#keys.get(before.publicKey), nodeId);
+      collectOwners(owners, this.#unsettled);
+      if (owners === undefined) this.#keys.delete(before.publicKey);
+      else this.#keys.set(before.publicKey, owners);
+    }
+    for (const prefix of before?.prefixes ?? []) if (!kept.has(prefix.text)) this.#release(nodeId, prefix);
+    for (const prefix of claim?.prefixes ?? []) {
+      if (!had.has(prefix.text)) this.#index.add({ owner: nodeId, prefix });
+    }
+    if (claim === undefined) {
+      this.#claims.delete(nodeId);
+    } else {
+      this.#claims.set(nodeId, claim);
+      const { publicKey } = claim;
+      if (publicKey !== undefined) this.#keys.set(publicKey, withOwner(this.#keys.get(publicKey), nodeId));
+    }
+    this.#unsettled.add(nodeId);
+  }
+
+  /** Takes a prefix from a node: for all that it met, things may be otherwise from now on. */
+  #release(owner: NodeId, prefix: Prefix): void {
+    this.#index.delete({ owner, prefix });
+    this.#index.collectOwners(prefix, this.#unsettled);
+  }
+
+  /** Everybody whose part may have changed: those not settled, and all that are connected with them by what they claim. */
+  #connected(): {
+    readonly reached: ReadonlySet<NodeId>;
+    readonly alone: Claim[];
+    readonly disputed: Claim[];
+  } {
+    const reached = new Set(this.#unsettled);
+    // It has its own whatever others claim, and connects nobody with anybody.
+    reached.delete(this.#self);
+    const alone: Claim[] = [];
+    const disputed: Claim[] = [];
+    /** Prefixes and keys that have been followed: 10,000 nodes may share one. */
+    const followed = new Set<string>();
+    const met = new Set<NodeId>();
+    // A set shows what is added to it while it is gone through.
+    for (const nodeId of reached) {
+      const claim = this.#claims.get(nodeId);
+      if (claim === undefined) continue;
+      let isAlone = claim.problemCount <= maxProblemsOfNode;
+      met.clear();
+      if (claim.publicKey !== undefined) {
+        if (followed.has(claim.publicKey)) isAlone = false;
+        else collectOwners(this.#keys.get(claim.publicKey), met);
+        followed.add(claim.publicKey);
+      }
+      for (const prefix of claim.prefixes) {
+        if (followed.has(prefix.text)) isAlone = false;
+        else this.#index.collectOwners(prefix, met);
+        followed.add(prefix.text);
+      }
+      for (const other of met) {
+        if (other === nodeId) continue;
+        isAlone = false;
+        if (other !== this.#self) reached.add(other);
+      }
+      if (isAlone) alone.push(claim);
+      else disputed.push(claim);
+    }
+    return { reached, alone, disputed };
+  }
+
+  #mergeProblems(reached: Iterable<NodeId>, found: readonly Problem[]): readonly Problem[] {
+    const byNode = Map.groupBy(found, ({ nodeId }) => nodeId);
+    let changed = false;
+    for (const nodeId of reached) {
+      const problems = byNode.get(nodeId) ?? [];
+      const before = this.#problems.get(nodeId) ?? [];
+      if (sameProblems(before, problems)) continue;
+      changed = true;
+      if (problems.length === 0) this.#problems.delete(nodeId);
+      else this.#problems.set(nodeId, problems);
+    }
+    if (!changed) return this.#built.problems;
+    return [...this.#problems].toSorted(([a], [b]) => (a < b ? -1 : 1)).flatMap(([, problems]) => problems);
+  }
+}
+
+/** Who of these held what: others' holdings decide nothing among them. */
+function heldAmong(claims: readonly Claim[], held: Mesh): Incumbents {
+  return incumbentsOf({ peers: claims.flatMap(({ nodeId }) => findPeer(held, nodeId) ?? []) });
+}
+
+/** The mesh with the nodes that were reached as they are now; the same object when none is otherwise. */
+function mergePeers(before: Mesh, reached: ReadonlySet<NodeId>, now: ReadonlyMap<NodeId, Peer>): Mesh {
+  const changed: NodeId[] = [];
+  for (const nodeId of reached) {
+    const [old, peer] = [findPeer(before, nodeId), now.get(nodeId)];
+    const isSame = old === undefined || peer === undefined ? old === peer : samePeer(old, peer);
+    if (!isSame) changed.push(nodeId);
+  }
+  if (changed.length === 0) return before;
+  changed.sort((a, b) => (a < b ? -1 : 1));
+  const parts: (readonly Peer[])[] = [];
+  let from = 0;
+  for (const nodeId of changed) {
+    const at = placeOfPeer(before, nodeId, from);
+    const peer = now.get(nodeId);
+    parts.push(before.peers.slice(from, at), peer === undefined ? [] : [peer]);
+    from = before.peers[at]?.nodeId === nodeId ? at + 1 : at;
+  }
+  parts.push(before.peers.slice(from));
+  return { peers: parts.flat() };
+}
+
+function sameProblems(a: readonly Problem[], b: readonly Problem[]): boolean {
+  return (
+    a.length === b.length &&
+    a.every(({ kind, message }, index) => kind === b[index]?.kind && message === b[index]?.message)
+  );
+}
