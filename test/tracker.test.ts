@@ -280,6 +280,10 @@ describe("Tracker", () => {
   });
 });
 
+/** Made once: a public key takes its time. */
+const blanks = new Map(["a", "b", "c", "d", "e", "f"].map((name) => [name, node(name)]));
+const blank = (name: string): Node => blanks.get(name) ?? expect.unreachable();
+
 /** Every prefix in dispute somewhere, two nodes with one key, and this node's own prefixes claimed by others. */
 const anyNode = fc
   .record({
@@ -290,10 +294,16 @@ const anyNode = fc
       { maxLength: 3 },
     ),
   })
-  .map(({ name, key: of, prefixes }) => ({
-    ...node(name, ...prefixes),
-    publicKey: name === "a" ? self.publicKey : key(of),
-  }));
+  .map(({ name, key: of, prefixes }) => {
+    const named = blank(name);
+    const all = [...named.prefixes, ...prefixes];
+    return {
+      ...named,
+      publicKey: blank(name === "a" ? "a" : of).publicKey,
+      prefixes: all,
+      prefixCount: all.length,
+    };
+  });
 const anyNodes = fc.array(anyNode, { maxLength: 6 });
 const anyOccurrence = fc.oneof(
   { weight: 2, arbitrary: fc.record({ kind: fc.constant("open" as const) }) },
