@@ -1,5 +1,6 @@
 /**
- * Runs the programs `wg`, `ip` and `wireguard-go`: the only place that starts a process.
+ * Runs the programs `wg`, `ip` and `wireguard-go`: the only place that starts a process, but for the exec plugins of a
+ * kubeconfig (src/kubernetes/exec-plugin.ts), which need this program's environment.
  *
  * Arguments reach the program as they are: Bun's `$` quotes what is interpolated, and there is no other text in the
  * command. A child gets PATH and LC_ALL=C and nothing else of this program's environment; no secret is ever an

@@ -1,0 +1,386 @@
+/**
+ * From a kubeconfig, or the service account of a pod, to what a request needs: URL, TLS, headers.
+ *
+ * Everything is read anew for each connection, the kubeconfig itself too, since all of it is replaced under a running
+ * agent: tokens rotate, certificates are renewed. Only what an exec plugin gave is kept, until it expires or the API
+ * refuses it. What is handed out fits together (certificate and key, and in time), so that a TLS library which says
+ * nothing but "failed to open socket" is not asked. Secrets are in no message.
+ */
+import { createPrivateKey, type KeyObject, X509Certificate } from "node:crypto";
+import { join } from "node:path";
+import type { Clock } from "../async.ts";
+import { quote } from "../core/problem.ts";
+import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
+import { readRegularFile } from "../host/files.ts";
+import { revealKey } from "../trust/credentials.ts";
+import { findPlugin, runPlugin, type PluginCluster, type PluginCredentials } from "./exec-plugin.ts";
+import {
+  isToken,
+  parseKubeconfig,
+  unusableKubeconfig,
+  type ExecPlugin,
+  type KubeAccess,
+  type KubeUser,
+  type PemSource,
+} from "./kubeconfig.ts";
+
+/** Instead of the path of a kubeconfig: the service account of the pod that this program runs in. */
+export const inCluster = "in-cluster";
+
+/** Where Kubernetes puts a pod's service account. */
+export const serviceAccountDirectory = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/** What a request to the API is made with. */
+export interface ApiConnection {
+  /** Without a slash at the end. */
+  readonly server: string;
+  readonly headers: Readonly<Record<string, string>>;
+  /** As Bun's fetch takes it; absent with http. */
+  readonly tls?: {
+    readonly ca?: string;
+    readonly cert?: string;
+    readonly key?: string;
+    readonly serverName?: string;
+    readonly rejectUnauthorized?: false;
+  };
+  readonly proxy?: string;
+  /** Who this program says it is, in words: `client certificate "CN=system:node:n1"`. */
+  readonly identity: string;
+}
+
+export interface AccessOptions {
+  /** Absolute path, or `in-cluster`. */
+  readonly kubeconfig: string;
+  readonly environment: Readonly<Record<string, string | undefined>>;
+  readonly clock: Pick<Clock, "sleep" | "wallTime">;
+  /** Default: where Kubernetes puts it. */
+  readonly serviceAccountDirectory?: string;
+}
+
+/** A kubeconfig of a big fleet has some hundred kilobytes. */
+const maxKubeconfigBytes = 4 * 1024 * 1024;
+/** A bundle of all CAs of the world has some two hundred kilobytes. */
+const maxPemBytes = 1024 * 1024;
+const maxTokenBytes = 64 * 1024;
+const maxPathCharacters = 1_000;
+
+export class ApiAccess {
+  readonly #options: AccessOptions;
+  #given: { readonly plugin: string; readonly credentials: PluginCredentials } | undefined;
+
+  constructor(options: AccessOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Reads everything that there is to read, and runs nothing. Throws SettingsError for what cannot be used as it is;
+   * returns what an operator should be warned of.
+   */
+  async check(): Promise<readonly string[]> {
+    const access = await this.#read();
+    if (access.ca !== undefined) await readCa(access.ca, access.origin);
+    await this.#credentials(access, undefined);
+    if (isPlain(access)) {
+      return [
+        `No TLS to the Kubernetes API ${access.server}: whoever can answer in its place decides about this node's pod prefixes`,
+      ];
+    }
+    if (!access.insecure) return [];
+    return [
+      `insecure-skip-tls-verify in ${access.origin}: whoever can answer in place of ${access.server} decides about this node's pod prefixes, and gets its credentials`,
+    ];
+  }
+
+  /** All that a connection needs, read now. Throws ClusternetError; runs the exec plugin when there is one. */
+  async connect(signal: AbortSignal): Promise<ApiConnection> {
+    const access = await this.#read();
+    const proxy = access.proxyUrl === undefined ? {} : { proxy: access.proxyUrl };
+    // As kubectl: over a line that anybody can read no credentials go.
+    if (isPlain(access)) return { server: access.server, headers: {}, identity: "nobody (no TLS)", ...proxy };
+    const ca = access.ca === undefined ? undefined : await readCa(access.ca, access.origin);
+    const { headers = {}, cert, key, identity } = await this.#credentials(access, { signal, ca });
+    return {
+      server: access.server,
+      headers,
+      identity,
+      ...proxy,
+      tls: {
+        ...(ca === undefined ? {} : { ca }),
+        ...(cert === undefined || key === undefined ? {} : { cert, key: revealKey(key) }),
+        ...(access.serverName === undefined ? {} : { serverName: access.serverName }),
+        ...(access.insecure ? { rejectUnauthorized: false } : {}),
+      },
+    };
+  }
+
+  /** The API did not take the credentials: what a plugin gave is not used again. */
+  refused(): void {
+    this.#given = undefined;
+  }
+
+  async #read(): Promise<KubeAccess> {
+    const { kubeconfig, environment } = this.#options;
+    if (kubeconfig === inCluster) {
+      return inClusterAccess(environment, this.#options.serviceAccountDirectory ?? serviceAccountDirectory);
+    }
+    const { text } = await readSmallFile(kubeconfig, maxKubeconfigBytes, (reason) =>
+      unusableKubeconfig(kubeconfig, reason, "--kubeconfig says where it is"),
+    );
+    return parseKubeconfig(text, kubeconfig);
+  }
+
+  /** `run`: an exec plugin may be run for it; without, it must only be there. */
+  async #credentials(
+    access: KubeAccess,
+    run: { readonly signal: AbortSignal; readonly ca: string | undefined } | undefined,
+  ): Promise<Credentials> {
+    const { user, origin } = access;
+    const now = this.#options.clock.wallTime();
+    const pair =
+      user.certificate === undefined || user.key === undefined
+        ? undefined
+        : await readPair(user.certificate, user.key, origin, now);
+    const bearer = await readBearer(user, origin);
+    if (pair !== undefined || bearer !== undefined)
+      return { ...pair, ...bearer, identity: identityOf(pair, bearer) };
+    if (user.exec === undefined) return { identity: "nobody (no credentials)" };
+    if (run === undefined) {
+      findPlugin(user.exec, this.#options.environment["PATH"]);
+      return { identity: "whoever the exec plugin says" };
+    }
+    return this.#ofPlugin(await this.#askPlugin(user.exec, access, run), user.exec, now);
+  }
+
+  async #askPlugin(
+    plugin: ExecPlugin,
+    access: KubeAccess,
+    { signal, ca }: { readonly signal: AbortSignal; readonly ca: string | undefined },
+  ): Promise<PluginCredentials> {
+    const { environment, clock } = this.#options;
+    const cluster = pluginCluster(access, plugin, ca);
+    const name = JSON.stringify([plugin, cluster]);
+    const { expiresAt } = this.#given?.credentials ?? {};
+    if (this.#given?.plugin === name && (expiresAt === undefined || expiresAt > clock.wallTime())) {
+      return this.#given.credentials;
+    }
+    this.#given = undefined;
+    const credentials = await runPlugin(plugin, { cluster, environment, clock }, signal);
+    this.#given = { plugin: name, credentials };
+    return credentials;
+  }
+
+  #ofPlugin({ token, certificate }: PluginCredentials, { command }: ExecPlugin, now: Date): Credentials {
+    const from = `exec plugin ${quote(command)}`;
+    const pair =
+      certificate === undefined
+        ? undefined
+        : pairOf(
+            dataOf("clientCertificateData", certificate.certificate),
+            certificate.certificate,
+            dataOf("clientKeyData", certificate.key),
+            certificate.key,
+            { origin: from, now },
+          );
+    const bearer =
+      token === undefined
+        ? undefined
+        : { headers: { authorization: `Bearer ${token}` }, source: `token of ${from}` };
+    return { ...pair, ...bearer, identity: identityOf(pair, bearer) };
+  }
+}
+
+interface Pair {
+  readonly cert: string;
+  readonly key: KeyObject;
+  readonly subject: string;
+}
+
+interface Bearer {
+  readonly headers: Readonly<Record<string, string>>;
+  /** Which token it is, in words. */
+  readonly source: string;
+}
+
+type Credentials = Partial<Pair> & Partial<Bearer> & { readonly identity: string };
+
+function dataOf(field: string, text: string): PemSource {
+  return { kind: "data", field, text };
+}
+
+function isPlain({ server }: KubeAccess): boolean {
+  return server.startsWith("http:");
+}
+
+function identityOf(pair: Pair | undefined, bearer: Bearer | undefined): string {
+  const certificate = pair === undefined ? [] : [`client certificate ${quote(pair.subject)}`];
+  return [...certificate, ...(bearer === undefined ? [] : [bearer.source])].join(" and ");
+}
+
+function inClusterAccess(
+  environment: Readonly<Record<string, string | undefined>>,
+  directory: string,
+): KubeAccess {
+  const host = environment["KUBERNETES_SERVICE_HOST"] ?? "";
+  const port = environment["KUBERNETES_SERVICE_PORT"] ?? "";
+  const origin = `service account of this pod (--kubeconfig ${inCluster})`;
+  const server = URL.parse(`https://${host.includes(":") ? `[${host}]` : host}:${port}`);
+  if (host === "" || port === "" || server === null) {
+    throw new SettingsError(
+      `Cannot use the ${origin}: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set to an address and a port`,
+      { hint: "Kubernetes sets them in every pod; outside of one, give --kubeconfig a file" },
+    );
+  }
+  return {
+    origin,
+    server: server.origin,
+    insecure: false,
+    ca: { kind: "file", field: "ca.crt", path: join(directory, "ca.crt") },
+    user: { tokenFile: join(directory, "token") },
+  };
+}
+
+/** The cluster as an exec plugin is told of it. */
+function pluginCluster(
+  access: KubeAccess,
+  { clusterInfo }: ExecPlugin,
+  ca: string | undefined,
+): PluginCluster {
+  if (clusterInfo === undefined) return {};
+  return {
+    server: access.server,
+    ...(access.serverName === undefined ? {} : { "tls-server-name": access.serverName }),
+    ...(access.insecure ? { "insecure-skip-tls-verify": true } : {}),
+    ...(ca === undefined ? {} : { "certificate-authority-data": new TextEncoder().encode(ca).toBase64() }),
+    ...(access.proxyUrl === undefined ? {} : { "proxy-url": access.proxyUrl }),
+    ...(clusterInfo.config === undefined ? {} : { config: clusterInfo.config }),
+  };
+}
+
+async function readBearer(user: KubeUser, origin: string): Promise<Bearer | undefined> {
+  const { tokenFile, token, basic } = user;
+  if (tokenFile !== undefined) {
+    const fail = (reason: string): SettingsError =>
+      new SettingsError(
+        `Cannot read token ${quote(tokenFile, maxPathCharacters)} of the ${origin}: ${reason}`,
+      );
+    const found = (await readSmallFile(tokenFile, maxTokenBytes, fail)).text.trim();
+    if (found === "") throw fail("it is empty, expected a token");
+    if (!isToken(found)) throw fail("it is not printable ASCII without spaces, expected a token");
+    return {
+      headers: { authorization: `Bearer ${found}` },
+      source: `token of ${quote(tokenFile, maxPathCharacters)}`,
+    };
+  }
+  if (token !== undefined) {
+    return { headers: { authorization: `Bearer ${token}` }, source: `token of the ${origin}` };
+  }
+  if (basic === undefined) return undefined;
+  const pair = new TextEncoder().encode(`${basic.username}:${basic.password}`).toBase64();
+  return { headers: { authorization: `Basic ${pair}` }, source: `user name ${quote(basic.username)}` };
+}
+
+/** All certificates of the CA file. */
+async function readCa(source: PemSource, origin: string): Promise<string> {
+  const text = await readPem(source, origin);
+  const blocks = certificateBlocks(text);
+  if (blocks.length === 0)
+    throw unusablePem(source, origin, "it has no certificate, expected a PEM file with one");
+  for (const block of blocks) decodeCertificate(block, source, origin);
+  return blocks.join("\n");
+}
+
+async function readPair(certificate: PemSource, key: PemSource, origin: string, now: Date): Promise<Pair> {
+  const certificateText = await readPem(certificate, origin);
+  const keyText = await readPem(key, origin);
+  return pairOf(certificate, certificateText, key, keyText, { origin, now });
+}
+
+/** Certificate, those sent along, and key; checked against each other, since TLS itself does not say what is wrong. */
+function pairOf(
+  certificate: PemSource,
+  certificateText: string,
+  key: PemSource,
+  keyText: string,
+  { origin, now }: { readonly origin: string; readonly now: Date },
+): Pair {
+  const blocks = certificateBlocks(certificateText);
+  const [first] = blocks;
+  if (first === undefined) {
+    throw unusablePem(certificate, origin, "it has no certificate, expected a PEM file with one");
+  }
+  const own = decodeCertificate(first, certificate, origin);
+  for (const other of blocks.slice(1)) decodeCertificate(other, certificate, origin);
+  if (new Date(own.validTo) < now) {
+    throw unusablePem(
+      certificate,
+      origin,
+      `it expired on ${own.validTo}, and the clock here says ${now.toUTCString()}`,
+      "Renew the certificate, or set the clock",
+    );
+  }
+  const privateKey = decodeKey(keyText, key, origin);
+  if (!own.checkPrivateKey(privateKey)) {
+    throw unusablePem(
+      key,
+      origin,
+      `it is not the key of certificate ${quote(own.subject.replaceAll("\n", " "))}`,
+    );
+  }
+  return { cert: blocks.join("\n"), key: privateKey, subject: own.subject.replaceAll("\n", " ") };
+}
+
+function certificateBlocks(text: string): readonly string[] {
+  return text.match(/-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g) ?? [];
+}
+
+function decodeCertificate(block: string, source: PemSource, origin: string): X509Certificate {
+  try {
+    return new X509Certificate(block);
+  } catch {
+    throw unusablePem(source, origin, "a certificate in it cannot be decoded");
+  }
+}
+
+/** The first private key of the text: kubelet keeps it behind its certificate in one file. */
+function decodeKey(text: string, source: PemSource, origin: string): KeyObject {
+  const [block] = text.match(/-----BEGIN ([A-Z ]*)PRIVATE KEY-----[^-]+-----END \1PRIVATE KEY-----/) ?? [];
+  if (block === undefined)
+    throw unusablePem(source, origin, "it has no private key, expected a PEM file with one");
+  try {
+    return createPrivateKey(block);
+  } catch {
+    // The library's error is left out on purpose: it may quote what it read.
+    throw unusablePem(source, origin, "its private key cannot be decoded, expected one without a password");
+  }
+}
+
+async function readPem(source: PemSource, origin: string): Promise<string> {
+  if (source.kind === "data") return source.text;
+  return (await readSmallFile(source.path, maxPemBytes, (reason) => unusablePem(source, origin, reason)))
+    .text;
+}
+
+async function readSmallFile(
+  path: string,
+  maxBytes: number,
+  fail: (reason: string) => ClusternetError,
+): Promise<{ readonly text: string }> {
+  let reason = "there is no such file";
+  try {
+    const file = await readRegularFile(path, { maxBytes });
+    if (file !== undefined) return file;
+  } catch (error) {
+    if (!(error instanceof ClusternetError)) throw error;
+    reason = messageOf(error);
+  }
+  throw fail(reason);
+}
+
+function unusablePem(source: PemSource, origin: string, reason: string, hint?: string): SettingsError {
+  const what =
+    source.kind === "data" ? source.field : `${source.field} ${quote(source.path, maxPathCharacters)}`;
+  return new SettingsError(
+    `Cannot use ${what} of the ${origin}: ${reason}`,
+    hint === undefined ? {} : { hint },
+  );
+}

@@ -1,0 +1,178 @@
+/**
+ * Runs the program that a kubeconfig names for credentials (client.authentication.k8s.io/v1 and v1beta1).
+ *
+ * As kubectl runs it: this program's environment and what the kubeconfig adds, its request in KUBERNETES_EXEC_INFO, its
+ * answer on standard output. Unlike there nobody sits at a terminal, so it is told that it may not ask, and gets a time
+ * limit. It runs in a process group of its own, of which nothing is left when it is late. What it gives is secret and in
+ * no message; what it says on stderr is shown only without what could be a token.
+ */
+import * as v from "valibot";
+import { aborted, type Clock } from "../async.ts";
+import { quote } from "../core/problem.ts";
+import { ClusternetError, SettingsError } from "../errors.ts";
+import { findProgram, redactKeys } from "../host/command.ts";
+import { isToken, type ExecPlugin } from "./kubeconfig.ts";
+
+/** What a plugin gave. A client certificate and its key come together. */
+export interface PluginCredentials {
+  readonly token?: string;
+  readonly certificate?: { readonly certificate: string; readonly key: string };
+  /** Absent: until the API refuses them. */
+  readonly expiresAt?: Date;
+}
+
+/** The cluster as a plugin is told of it (`spec.cluster`). */
+export type PluginCluster = Readonly<Record<string, unknown>>;
+
+export interface PluginOptions {
+  /** For `provideClusterInfo`. */
+  readonly cluster: PluginCluster;
+  readonly environment: Readonly<Record<string, string | undefined>>;
+  readonly clock: Pick<Clock, "sleep">;
+  readonly timeoutMs?: number;
+}
+
+/** A plugin may talk to a cloud, over a slow line; longer than this it hangs. */
+const pluginTimeoutMs = 30_000;
+/** A token and a certificate chain have some ten thousand characters. */
+const maxAnswerBytes = 1024 * 1024;
+const shownStderrCharacters = 300;
+
+const answerSchema = v.object({
+  kind: v.literal("ExecCredential"),
+  apiVersion: v.string(),
+  status: v.object({
+    token: v.nullish(v.string()),
+    clientCertificateData: v.nullish(v.string()),
+    clientKeyData: v.nullish(v.string()),
+    expirationTimestamp: v.nullish(v.pipe(v.string(), v.isoTimestamp())),
+  }),
+});
+
+/** Where the plugin is. Throws SettingsError with its maker's hint when it is not there. */
+export function findPlugin({ command, installHint }: ExecPlugin, path: string | undefined): string {
+  const found = findProgram(command, path);
+  if (found !== undefined) return found;
+  throw new SettingsError(`Cannot run exec plugin ${quote(command)} of the kubeconfig: no such program`, {
+    hint: installHint === undefined ? "Install it, or set PATH" : shownText(installHint),
+  });
+}
+
+/** Asks the plugin for credentials. Throws ClusternetError; ends the plugin when `signal` aborts. */
+export async function runPlugin(
+  plugin: ExecPlugin,
+  { cluster, environment, clock, timeoutMs = pluginTimeoutMs }: PluginOptions,
+  signal: AbortSignal,
+): Promise<PluginCredentials> {
+  const hint = plugin.installHint === undefined ? {} : { hint: shownText(plugin.installHint) };
+  const fail = (reason: string): ClusternetError =>
+    new ClusternetError(`Cannot get credentials from exec plugin ${quote(plugin.command)}: ${reason}`, hint);
+  const program = findPlugin(plugin, environment["PATH"]);
+  const request = {
+    kind: "ExecCredential",
+    apiVersion: plugin.apiVersion,
+    spec: { interactive: false, ...(plugin.clusterInfo === undefined ? {} : { cluster }) },
+  };
+  const env = { ...environment, ...plugin.env, KUBERNETES_EXEC_INFO: JSON.stringify(request) };
+  let child;
+  try {
+    child = Bun.spawn([program, ...plugin.args], {
+      cwd: "/",
+      env,
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "pipe",
+      detached: true,
+    });
+  } catch (error) {
+    throw fail(error instanceof Error ? error.message : String(error));
+  }
+  const said = [readAtMost(child.stdout, maxAnswerBytes), readAtMost(child.stderr, maxAnswerBytes)] as const;
+  const late = new AbortController();
+  const done = new AbortController();
+  const end = AbortSignal.any([signal, late.signal]);
+  const stop = (): void => endGroup(child.pid);
+  end.addEventListener("abort", stop, { once: true });
+  if (end.aborted) stop();
+  void clock.sleep(timeoutMs, done.signal).then(() => (done.signal.aborted ? undefined : late.abort()));
+  try {
+    // What the plugin has left running in a session of its own may hold its pipes open: not waited for either.
+    const outcome = await Promise.race([Promise.all([child.exited, ...said]), aborted(end)]);
+    if (signal.aborted) throw fail("it was ended, since this program stops");
+    if (outcome === undefined) throw fail(`still running after ${timeoutMs / 1000} s, so it was ended`);
+    const [exitCode, stdout, stderr] = outcome;
+    if (exitCode !== 0) {
+      const words = shownText(stderr.slice(-shownStderrCharacters));
+      throw fail(`exit code ${exitCode}${words === "" ? "" : `: ${words}`}`);
+    }
+    if (stdout.length >= maxAnswerBytes) throw fail(`it wrote more than ${maxAnswerBytes} bytes`);
+    return decodeAnswer(stdout, plugin, fail);
+  } finally {
+    done.abort();
+    end.removeEventListener("abort", stop);
+  }
+}
+
+function decodeAnswer(
+  stdout: string,
+  { apiVersion }: ExecPlugin,
+  fail: (reason: string) => ClusternetError,
+): PluginCredentials {
+  let json: unknown;
+  try {
+    json = JSON.parse(stdout);
+  } catch {
+    // The parser's error is left out on purpose: it may quote what it read.
+    throw fail("what it wrote is not JSON, expected an ExecCredential");
+  }
+  const result = v.safeParse(answerSchema, json, { abortEarly: true });
+  if (!result.success) {
+    const field = v.getDotPath(result.issues[0]) ?? "";
+    throw fail(`field ${quote(field)} of its answer is missing or wrong, expected an ExecCredential`);
+  }
+  const { apiVersion: found, status } = result.output;
+  if (found !== apiVersion) {
+    throw fail(`it answered with apiVersion ${quote(found)}, expected ${apiVersion} as the kubeconfig says`);
+  }
+  const token = status.token ?? "";
+  const certificate = status.clientCertificateData ?? "";
+  const key = status.clientKeyData ?? "";
+  if (token === "" && certificate === "")
+    throw fail("its answer has neither a token nor a client certificate");
+  if ((certificate === "") !== (key === "")) {
+    throw fail("its answer has a client certificate or a key, expected both");
+  }
+  if (token !== "" && !isToken(token)) throw fail("its token is not printable ASCII without spaces");
+  const expires = status.expirationTimestamp;
+  return {
+    ...(token === "" ? {} : { token }),
+    ...(certificate === "" ? {} : { certificate: { certificate, key } }),
+    ...(expires === undefined || expires === null ? {} : { expiresAt: new Date(expires) }),
+  };
+}
+
+/** One line for people, without what could be a token. */
+function shownText(text: string): string {
+  return redactKeys(text.replace(/[A-Za-z0-9_=-]{33,}/g, "[redacted]"))
+    .replace(/\s+/g, " ")
+    .trim();
+}
+
+/** Everything the plugin has started ends with it, and so its pipes do. */
+function endGroup(pid: number): void {
+  try {
+    process.kill(-pid, "SIGKILL");
+  } catch {
+    // It ended by itself between the look and the signal.
+  }
+}
+
+/** The rest is read and forgotten, so that whoever writes too much is not kept waiting for ever. */
+async function readAtMost(stream: ReadableStream<Uint8Array>, maxBytes: number): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  for await (const piece of stream) {
+    if (text.length < maxBytes) text += decoder.decode(piece, { stream: true });
+  }
+  return text;
+}
