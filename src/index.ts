@@ -17,8 +17,13 @@ export type { CuratorFollower, CuratorState } from "./curator/follower.ts";
 export type { Address, Prefix } from "./core/prefix.ts";
 export type { Problem, ProblemKind } from "./core/problem.ts";
 export { ClusternetError, describeError } from "./errors.ts";
+export {
+  kubernetesPodNetwork,
+  type KubernetesOptions,
+  type KubernetesPodNetwork,
+} from "./kubernetes/node-source.ts";
 export { createLog, type LogFields, type Logger, type LogSettings, type RedactingLogger } from "./log.ts";
-export type { NetworkStatus } from "./own.ts";
+export type { NetworkStatus, SourceState } from "./own.ts";
 export { Prefixes } from "./prefixes.ts";
 export { Service, type Preview, type ServiceOptions } from "./service.ts";
 export type { Status } from "./status.ts";
