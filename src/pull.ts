@@ -130,6 +130,8 @@ export class Pull {
   #heldAsked: number | undefined;
   #lastTurnMs = 0;
   #everApplied = false;
+  /** The stream whose whole picture the log says to hold. */
+  #toldStream = 0;
   /** The mesh that the log knows of, and how much was told in this minute. */
   #told: Mesh = { peers: [] };
   /** The kernel told of something since the last turn began. */
@@ -315,6 +317,7 @@ export class Pull {
     const { wanted, problems: meshProblems, text } = this.wanted();
     // Taken together with the mesh: more may be heard while this one is applied.
     const heard = this.#heard();
+    const { isHeld } = tracker;
     problems.replace("mesh", meshProblems);
     const file = await this.#writeFile(text);
     if (signal.aborted) return;
@@ -327,7 +330,10 @@ export class Pull {
       log.info("Applied the mesh", { peers: wanted.peers.length, steps: result.done.length });
     }
     const holds = result.complete && !result.problems.some(({ kind }) => blocking.has(kind));
-    if (holds) this.#tellChanges({ peers: wanted.peers });
+    if (holds) {
+      this.#tellChanges({ peers: wanted.peers });
+      if (!isHeld) this.#tellInStep(heard, wanted.peers.length);
+    }
     if (file !== "failed" && result.complete) {
       this.#retryAtMs = undefined;
       this.#backoff.reset();
@@ -349,6 +355,13 @@ export class Pull {
       ...(tracker.selfNode === undefined ? {} : { selfNode: tracker.selfNode }),
       ...(tracker.selfStatus === undefined ? {} : { selfStatus: tracker.selfStatus }),
     };
+  }
+
+  /** One line a stream: the interface holds all that its Curator knows, and nothing else. */
+  #tellInStep({ heardOut, stream }: Pick<PullState, "heardOut" | "stream">, peers: number): void {
+    if (!heardOut || stream === this.#toldStream) return;
+    this.#toldStream = stream;
+    this.#parts.log.info("In step with the Curator", { peers });
   }
 
   /** One line a peer that came, went or changed, when it holds; of many in a minute the first ones, and later a count. */

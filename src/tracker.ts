@@ -151,6 +151,11 @@ export class Tracker {
     return (this.#fullMs ?? 0) + absentMs;
   }
 
+  /** The full picture of the stream is added to and not removed by (C4.8). */
+  get isHeld(): boolean {
+    return this.picture === "without-self" || this.picture === "shrunk";
+  }
+
   /** The first picture that is held, if one is (C4.8). */
   get heldSinceMs(): number | undefined {
     return this.#nodes.picture === "shrunk" ? this.#nodes.hold?.sinceMs : undefined;

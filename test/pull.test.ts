@@ -118,6 +118,7 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
     ),
   );
   const problems = new ProblemLog(silentLogger, clock);
+  const lines: string[] = [];
   const pull = new Pull(
     { interfaceName: "clusternet", privateKey, listenPort: 7838, clusterNets, resyncMs: 30_000, ...settings },
     {
@@ -135,7 +136,10 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
       },
       own,
       problems,
-      log: silentLogger,
+      log: {
+        ...silentLogger,
+        info: (message, fields) => void lines.push(`${message} ${JSON.stringify(fields)}`),
+      },
       clock,
     },
   );
@@ -147,6 +151,7 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
   return {
     clock,
     log,
+    lines,
     host,
     file,
     pull,
@@ -180,6 +185,32 @@ describe("Pull", () => {
       "apply [b c]",
     ]);
     expect(run.pull.state.get()).toMatchObject({ source: "curator", applied: true, heardOut: true });
+    await run.end();
+  });
+
+  test("logs once a stream that the interface holds the whole picture, and not of a picture that lacks this node", async () => {
+    const run = start();
+    const inStep = (): readonly string[] => run.lines.filter((line) => line.startsWith("In step"));
+    run.open();
+    run.event([self, node("b")]);
+    await run.clock.advance(200);
+    expect(inStep()).toEqual([]);
+    run.event([node("c")], true);
+    await run.clock.advance(400);
+    run.event([node("d")]);
+    await run.clock.advance(400);
+    expect(inStep()).toEqual(['In step with the Curator {"peers":2}']);
+    run.open(2);
+    run.event([node("b"), node("c"), node("d")], true, 2);
+    await run.clock.advance(400);
+    expect(inStep()).toHaveLength(1);
+    run.open(3);
+    run.event([self, node("b"), node("c"), node("d")], true, 3);
+    await run.clock.advance(400);
+    expect(inStep()).toEqual([
+      'In step with the Curator {"peers":2}',
+      'In step with the Curator {"peers":3}',
+    ]);
     await run.end();
   });
 
