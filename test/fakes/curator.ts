@@ -35,6 +35,7 @@ import {
 } from "../../src/gen/curator.ts";
 import type { CredentialFiles } from "../../src/trust/credential-files.ts";
 import { readCredentials } from "../../src/trust/credentials.ts";
+import { monotonicMs } from "../lab/monotonic.ts";
 import { metropolisRefusal } from "./metropolis.ts";
 
 /** What `node` makes a Node of; whatever is left out is not on the wire either. */
@@ -248,10 +249,18 @@ export class FakeCurator implements AsyncDisposable {
     this.#style = style;
   }
 
-  /** Adds or changes a node: one event on every open stream, and part of later backlogs. */
-  put(bytes: Uint8Array): void {
-    this.#nodes.set(Node.decode(bytes).id, bytes);
-    this.push(event({ nodes: [bytes] }));
+  /**
+   * Adds or changes nodes: an event each on every open stream, and part of later backlogs. Returns when it began to send,
+   * by `monotonicMs`.
+   */
+  put(...all: Uint8Array[]): number {
+    const events = all.map((bytes) => {
+      this.#nodes.set(Node.decode(bytes).id, bytes);
+      return event({ nodes: [bytes] });
+    });
+    const sentAtMs = monotonicMs();
+    for (const each of events) this.push(each);
+    return sentAtMs;
   }
 
   /** Deletes a node: a tombstone on every open stream; later backlogs are without it. */

@@ -1,0 +1,86 @@
+/**
+ * The benchmark: `bun run bench [ROW…] [--quick] [--nodes N] [--samples N] [--out DIR]`. About three minutes, root.
+ *
+ * Every figure is a ratio to a baseline that is measured by turns with it in the same run, so that it says something on
+ * any machine; `bench.json`, `bench.svg` and `bench.txt` go to dist/bench. The executable under test is the compiled one,
+ * WireGuard is wireguard-go in namespaces. Says what misses its aim, and fails only when something could not be measured.
+ */
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { Lab } from "../../test/lab/lab.ts";
+import { build, isStale } from "../build.ts";
+import { root } from "../paths.ts";
+import { setup } from "../setup.ts";
+import { agentRows } from "./agent-rows.ts";
+import { readMachine, renderMachine } from "./machine.ts";
+import { renderPicture, renderTable, type Result } from "./report.ts";
+import type { Row, Sizes } from "./row.ts";
+import { costOfStamps, WgStamps } from "./stamps.ts";
+import { startRows } from "./start-rows.ts";
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    quick: { type: "boolean", default: false },
+    nodes: { type: "string" },
+    samples: { type: "string" },
+    out: { type: "string", default: join(root, "dist/bench") },
+  },
+});
+const sizes: Sizes = {
+  nodes: Number(values.nodes ?? (values.quick ? 1_000 : 10_000)),
+  samples: Number(values.samples ?? (values.quick ? 3 : 7)),
+};
+
+async function measure(row: Row): Promise<Result> {
+  const begun = performance.now();
+  const { measure: run, ...described } = row;
+  const result = { row: described, ...(await run(sizes)) };
+  console.error(`${row.ours}: ${((performance.now() - begun) / 1_000).toFixed(0)} s`);
+  return result;
+}
+
+/** In the order of the rows; those that mostly wait come last, all at once. */
+async function measureAll(rows: readonly Row[]): Promise<readonly Result[]> {
+  const results: Result[] = [];
+  for (const row of rows) if (row.quiet !== true) results.push(await measure(row));
+  results.push(...(await Promise.all(rows.filter(({ quiet }) => quiet === true).map(measure))));
+  return results;
+}
+
+async function stampCostMs(): Promise<number> {
+  await using lab = await Lab.create();
+  await using stamps = await WgStamps.create(await lab.directory());
+  return costOfStamps(stamps);
+}
+
+const all = [...agentRows(sizes), ...startRows()];
+const names = [...new Set(all.map(({ name }) => name))];
+const unknown = positionals.find((word) => !names.includes(word));
+if (unknown !== undefined) {
+  console.error(`Cannot run row "${unknown}": expected ${names.join(", ")}`);
+  process.exit(64);
+}
+await setup("tests");
+if (await isStale()) await build();
+
+const facts = readMachine();
+const costMs = await stampCostMs();
+const results = await measureAll(
+  all.filter(({ name }) => positionals.length === 0 || positionals.includes(name)),
+);
+const head = [
+  renderMachine(facts),
+  `The wrapper that stamps calls of wg costs ${costMs.toFixed(1)} ms a call, on both sides.`,
+];
+const floor = await Bun.file(join(import.meta.dir, "floor.ts")).text();
+const text = `${head.join("\n")}\n\n${renderTable(results)}\nThe floor (scripts/bench/floor.ts):\n\n${floor}`;
+await mkdir(values.out, { recursive: true });
+await writeFile(join(values.out, "bench.txt"), text);
+await writeFile(
+  join(values.out, "bench.json"),
+  `${JSON.stringify({ facts, sizes, costMs, results }, undefined, 2)}\n`,
+);
+await writeFile(join(values.out, "bench.svg"), renderPicture(results, renderMachine(facts)));
+console.log(text);
