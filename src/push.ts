@@ -76,6 +76,11 @@ export class Push {
   #lastTurnMs = 0;
   /** The Curator knows this node no more: another try at once would only be one more. */
   #removed = false;
+  /** What goes on over a connection is stopped when there is another one, or none: over a dead one it would wait for its limit. */
+  #calls: { readonly connection: CuratorConnection | undefined; readonly stop: AbortController } = {
+    connection: undefined,
+    stop: new AbortController(),
+  };
   readonly #announcer: Announcer;
   /** When, and after which sight, the last announcement was accepted. */
   #accepted: { readonly sight: Sight; readonly atMs: number } | undefined;
@@ -116,7 +121,18 @@ export class Push {
       }
     };
     const { own, pull, connection } = this.#parts;
-    await Promise.all([ring(own, true), ring(connection, true), ring(pull, false), this.#loop(signal)]);
+    const cutCalls = async (): Promise<void> => {
+      for await (const current of connection.watch(signal)) {
+        if (current !== this.#calls.connection) this.#calls.stop.abort();
+      }
+    };
+    await Promise.all([
+      cutCalls(),
+      ring(own, true),
+      ring(connection, true),
+      ring(pull, false),
+      this.#loop(signal),
+    ]);
   }
 
   async #loop(signal: AbortSignal): Promise<void> {
@@ -128,7 +144,8 @@ export class Push {
       if (current !== undefined && compared && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
         this.#retryAtMs = undefined;
         const claim = own.get();
-        await this.#turn(current, signal);
+        this.#calls = { connection: current, stop: new AbortController() };
+        await this.#turn(current, AbortSignal.any([signal, this.#calls.stop.signal]));
         // What failed was the old claim, or the old Curator.
         if ((own.get() !== claim || connection.get() !== current) && !this.#removed)
           this.#retryAtMs = undefined;

@@ -3,7 +3,7 @@
  * announcement that was wanted, and nothing is announced that the Curator shows already.
  */
 import { describe, expect, test } from "bun:test";
-import { Value } from "../src/async.ts";
+import { Value, aborted } from "../src/async.ts";
 import type { Announcement } from "../src/core/announcement.ts";
 import { asNodeId, type Node } from "../src/core/node.ts";
 import { privateKeyFromBytes } from "../src/core/key.ts";
@@ -64,13 +64,14 @@ class FakeConnection implements CuratorConnection {
 
   async *watchLeader(): AsyncIterable<never> {}
 
-  /** Until this resolves, no announcement is answered. */
+  /** Until this resolves, no announcement is answered; one that is stopped is not either. */
   gate: Promise<void> = Promise.resolve();
 
-  async announce({ prefixes }: Announcement): Promise<void> {
+  async announce({ prefixes }: Announcement, signal?: AbortSignal): Promise<void> {
     this.tries++;
     const code = this.answers.shift() ?? 0;
-    await this.gate;
+    await Promise.race([this.gate, ...(signal === undefined ? [] : [aborted(signal)])]);
+    if (signal?.aborted === true) throw new CuratorError("Cannot announce: stopped", { code: 1 });
     const texts = prefixes.map((each) => each.text);
     const details = code === 0 ? this.judge(texts) : undefined;
     this.log.push(`${code === 0 && details === undefined ? "+" : "-"} ${texts.join(" ")}`);
@@ -219,6 +220,21 @@ describe("Push", () => {
     gate.resolve();
     await until(() => run.curator.announced.length === 1);
     expect(run.curator.announced).toEqual(["192.0.2.1/32 10.192.7.0/24"]);
+    await run.end();
+  });
+
+  test("does not wait for a connection that was given up, and says nothing of it", async () => {
+    const run = start();
+    run.curator.gate = new Promise(() => {});
+    run.connect();
+    await until(() => run.curator.tries === 1);
+    run.connection.set(undefined);
+    await run.clock.advance(0);
+    expect(run.kinds()).toEqual([]);
+    const next = new FakeConnection();
+    run.connection.set(next);
+    await until(() => next.announced.length === 1);
+    expect([next.announced, run.kinds()]).toEqual([[wanted], []]);
     await run.end();
   });
 

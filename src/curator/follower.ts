@@ -43,6 +43,8 @@ export interface CuratorFollower {
   follow(signal: AbortSignal): AsyncIterable<StreamEvent>;
   /** Opens the stream anew beside the running one, after `delayMs` (a picture that is held asks for a second opinion). */
   reopen(delayMs: number): void;
+  /** Gives up the connection, or the attempt to make one, since it is known to be in vain, and tries anew without a wait. */
+  reconnect(reason: string): void;
   /** Curators that the cluster named, instead of those learned before: tried when those given by hand do not serve. */
   learn(curators: readonly NamedCurator[]): void;
 }
@@ -97,6 +99,9 @@ class Follower implements CuratorFollower {
   /** The leader for which a stream was left. */
   #leader: NamedCurator | undefined;
   #learned: readonly NamedCurator[] = [];
+  #session: Session | undefined;
+  /** Ends the wait between two rounds. */
+  readonly #hurry = new Bell();
   /** Leaders that could not be reached, and when. */
   readonly #lostLeadersMs = new Map<string, number>();
   #lastNumber = 0;
@@ -113,6 +118,13 @@ class Follower implements CuratorFollower {
   reopen(delayMs: number): void {
     this.#reopenAtMs.push(this.#parts.clock.nowMs() + delayMs);
     this.#reopenBell.poke();
+  }
+
+  reconnect(reason: string): void {
+    // What is sent over it from here on would wait for its limit.
+    if (this.connection.get() !== undefined) this.connection.set(undefined);
+    this.#session?.abandon(reason);
+    this.#hurry.poke();
   }
 
   learn(curators: readonly NamedCurator[]): void {
@@ -156,7 +168,7 @@ class Follower implements CuratorFollower {
             },
           }),
       });
-      await clock.sleep((removed ? rare : usual).next(), signal);
+      await this.#hurry.wait((removed ? rare : usual).next(), signal, clock);
     }
   }
 
@@ -179,7 +191,10 @@ class Follower implements CuratorFollower {
         ...this.#parts,
       });
       this.#setState({ state: "connecting", address });
+      this.#session = session;
+      this.#hurry.clear();
       await session.run(signal);
+      this.#session = undefined;
       if (this.connection.get() !== undefined) this.connection.set(undefined);
       if (signal.aborted) break;
       this.#setState({ state: "connecting", address });

@@ -142,6 +142,13 @@ export class Session {
     return isConnectionLost(this.error) || (!this.isSteady && !this.#left);
   }
 
+  /** Ends it: its connection cannot be used any more, whatever gRPC thinks of it. */
+  abandon(reason: string): void {
+    this.reason = reason;
+    this.#replacement?.stop.abort();
+    this.#main?.stop.abort();
+  }
+
   async run(signal: AbortSignal): Promise<void> {
     const ended = new AbortController();
     const end = AbortSignal.any([signal, ended.signal]);

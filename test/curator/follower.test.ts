@@ -885,6 +885,33 @@ describe("a stream that is opened anew", () => {
     expect(run.follower.state.get()).toMatchObject({ state: "connected", fullPicture: true });
   });
 
+  test("is given up with its connection when that is said to be dead, and another one made at once", async () => {
+    await using run = new Run(full);
+    await run.settle();
+    const old = run.stream;
+    run.follower.reconnect("its address is gone");
+    expect(run.follower.connection.get()).toBeUndefined();
+    await run.clock.advance(500);
+    await run.settle();
+    expect(old.open).toBe(false);
+    expect(run.curators.connected).toEqual(["a:1", "a:1"]);
+    expect(run.curators.open.size).toBe(1);
+    expect(run.seen).toEqual(["1 opened at a:1", "1 a last", "1 closed", "2 opened at a:1", "2 a last"]);
+    expect(run.follower.problems.get()).toEqual([]);
+    expect(run.follower.connection.get()).toBe([...run.curators.open][0]);
+  });
+
+  test("is tried for again without a wait when there is another way, as often as that is said", async () => {
+    await using run = new Run((stream) => stream.end(unavailable("a:1")));
+    await run.settle();
+    const before = run.curators.connected.length;
+    for (let again = 0; again < 20; again++) {
+      run.follower.reconnect("another way");
+      await run.settle();
+    }
+    expect(run.curators.connected.length).toBe(before + 20);
+  });
+
   test("takes over at once when the old one ends first", async () => {
     await using run = new Run(full);
     await run.settle();
