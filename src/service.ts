@@ -461,7 +461,7 @@ export class Service {
         curatorAddresses: this.#options.curatorAddresses ?? [],
         resyncMs: resyncSeconds * 1000,
       },
-      { run, curator: curator.state, clock: this.#clock, log: this.#log },
+      { run, curator, clock: this.#clock, log: this.#log },
     );
     await underlay.read();
     const sources: OwnSources = {
@@ -507,9 +507,9 @@ export class Service {
 
   /** The kernel's hints are for all who look at the host. */
   async #watchHost({ host, pull, underlay }: Session, signal: AbortSignal): Promise<void> {
-    for await (const _hint of host.hints(signal)) {
-      pull.hint();
-      underlay.hint();
+    for await (const hint of host.hints(signal, () => underlay.devices)) {
+      if (hint.mesh) pull.hint();
+      if (hint.underlay) underlay.hint();
     }
   }
 

@@ -2,13 +2,21 @@
  * Follows the underlay: the external address with "auto", and the MTU of the mesh interface.
  *
  * Looks at start, when the kernel tells of a change, when another Curator is connected (the route to it decides) and
- * at every resync. What cannot be read is logged and leaves the last values as they are.
+ * at every resync. What cannot be read is logged and leaves the last values as they are. A connection to the Curator
+ * from an address that has gone from the host is dead, which TCP finds out late: it is made anew at once, so that the
+ * new address is announced within two seconds.
  */
-import { Bell, Value, aborted, pulseMs, type Clock, type Watched } from "./async.ts";
+import { Bell, Value, aborted, pulseMs, type Clock } from "./async.ts";
 import type { Address, Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
-import { chooseExternalAddress, chooseMtu, type Underlay } from "./core/underlay.ts";
-import type { CuratorState } from "./curator/follower.ts";
+import {
+  chooseExternalAddress,
+  chooseMtu,
+  hasAddress,
+  routedDevices,
+  type Underlay,
+} from "./core/underlay.ts";
+import type { CuratorFollower } from "./curator/follower.ts";
 import { describeError } from "./errors.ts";
 import type { RunCommand } from "./host/command.ts";
 import { readUnderlay } from "./host/underlay.ts";
@@ -28,7 +36,7 @@ export interface UnderlaySettings {
 
 export interface UnderlayParts {
   readonly run: RunCommand;
-  readonly curator: Watched<CuratorState>;
+  readonly curator: Pick<CuratorFollower, "state" | "reconnect">;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -46,6 +54,9 @@ export class UnderlayFollower {
   readonly #parts: UnderlayParts;
   readonly #bell = new Bell();
   #address: Address | undefined;
+  #devices: readonly string[] = [];
+  /** Addresses that connections to the Curator may have come from. */
+  #sources: ReadonlySet<string> = new Set();
   #lastTurnMs = 0;
 
   constructor(settings: UnderlaySettings, parts: UnderlayParts) {
@@ -62,6 +73,11 @@ export class UnderlayFollower {
     return this.#lastTurnMs;
   }
 
+  /** Names of the devices whose changes matter, as last seen. */
+  get devices(): readonly string[] {
+    return this.#devices;
+  }
+
   /** Something about links, addresses or routes may have changed. */
   hint(): void {
     this.#bell.poke();
@@ -72,7 +88,7 @@ export class UnderlayFollower {
     const { curator, clock } = this.#parts;
     const watchCurator = async (): Promise<void> => {
       let last: string | undefined;
-      for await (const { address } of curator.watch(signal)) {
+      for await (const { address } of curator.state.watch(signal)) {
         if (address === last) continue;
         last = address;
         this.#bell.poke();
@@ -104,6 +120,8 @@ export class UnderlayFollower {
 
   #choose(underlay: Underlay): void {
     const { settings, log } = { settings: this.#settings, log: this.#parts.log };
+    this.#devices = routedDevices(underlay, settings);
+    this.#checkSources(underlay);
     const address = chooseExternalAddress(underlay, settings, this.#address);
     if (this.network.get() === undefined || address?.text !== this.#address?.text) {
       this.#address = address;
@@ -118,9 +136,30 @@ export class UnderlayFollower {
     if (JSON.stringify(next) !== JSON.stringify(before)) this.mtu.set(next);
   }
 
+  /**
+   * Before anything is announced: over a dead connection it would wait for an answer that does not come. Nor are attempts
+   * waited for that were begun without this way to the Curator.
+   */
+  #checkSources(underlay: Underlay): void {
+    const { curator, log } = this.#parts;
+    const source = underlay.curatorRoute?.source?.text;
+    const gone = [...this.#sources].filter((text) => !hasAddress(underlay, this.#settings, text));
+    const isNew = source !== undefined && !this.#sources.has(source);
+    if (gone.length > 0) {
+      log.info("Connecting to the Curator anew: the address of the connection has gone from this host", {
+        gone: gone.join(", "),
+      });
+      curator.reconnect("the address that the connection was made from is gone");
+    } else if (isNew && curator.state.get().state === "connecting") {
+      curator.reconnect("there is another way to it now");
+    }
+    const stay = gone.length > 0 ? [] : [...this.#sources];
+    this.#sources = new Set([...stay, ...(source === undefined ? [] : [source])]);
+  }
+
   /** The one in use first: its route decides. */
   #curatorHosts(): readonly string[] {
-    const { address } = this.#parts.curator.get();
+    const { address } = this.#parts.curator.state.get();
     const all = [...(address === undefined ? [] : [address]), ...this.#settings.curatorAddresses];
     return [...new Set(all.map(hostOf))];
   }

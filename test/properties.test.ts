@@ -335,6 +335,7 @@ class Scene {
         for await (const _more of more.watch(signal)) for (let next; (next = events.shift());) yield next;
       },
       reopen: () => {},
+      reconnect: () => {},
       learn: () => {},
     };
     const fromFile = this.#lastFile();

@@ -78,7 +78,7 @@ class FakeHost implements Host {
     return this.apply(wanted);
   }
 
-  async *hints(): AsyncIterable<void> {}
+  async *hints(): AsyncIterable<never> {}
 }
 
 function shown(wanted: WantedHost): string {
@@ -101,6 +101,7 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
       for await (const _more of more.watch(signal)) for (let next; (next = events.shift());) yield next;
     },
     reopen: (delayMs) => void reopened.push(delayMs),
+    reconnect: () => {},
     learn: () => {},
   };
   const host = new FakeHost(log);

@@ -116,6 +116,18 @@ export function chooseMtu(
   return { mtu: minIpv6Mtu, problems: [{ kind: "mtu-too-small", message }] };
 }
 
+/** Names of the devices that the routes of the underlay lead through. */
+export function routedDevices(underlay: Underlay, rules: UnderlayRules): readonly string[] {
+  return [...new Set(routesOf(underlay, rules).map(({ device }) => device))];
+}
+
+/** Whether some device has this address, the mesh interface aside. */
+export function hasAddress({ devices }: Underlay, { interfaceName }: UnderlayRules, text: string): boolean {
+  return devices.some(
+    ({ name, addresses }) => name !== interfaceName && addresses.some(({ address }) => address.text === text),
+  );
+}
+
 /** The routes of the underlay, the one that decides first. */
 function routesOf(
   { curatorRoute, defaultRoutes }: Underlay,

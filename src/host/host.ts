@@ -29,7 +29,7 @@ import { applySteps, knowsPlusAllowedIps, portInUse, type Applied, type ApplyOpt
 import type { FollowCommand, RunCommand } from "./command.ts";
 import { readKeyFile } from "./key-file.ts";
 import { MeshFile } from "./mesh-file.ts";
-import { followHints } from "./monitor.ts";
+import { followHints, type Hint } from "./monitor.ts";
 import { readHost } from "./read.ts";
 import { chooseImplementation, type Implementation } from "./wireguard-go.ts";
 
@@ -55,8 +55,11 @@ export interface Host {
   apply(wanted: WantedHost, signal?: AbortSignal): Promise<ApplyResult>;
   /** The steps that `apply` would carry out, without doing any of them. */
   plan(wanted: WantedHost): Promise<ApplyResult>;
-  /** Yields whenever the kernel tells of a change that may concern us (a hint, not a fact) until `signal` aborts. Never throws. */
-  hints(signal: AbortSignal): AsyncIterable<void>;
+  /**
+   * Yields whenever the kernel tells of a change that may concern us (a hint, not a fact) until `signal` aborts. Never
+   * throws. `underlayDevices`: names, as of now, of those whose changes concern us too.
+   */
+  hints(signal: AbortSignal, underlayDevices: () => readonly string[]): AsyncIterable<Hint>;
 }
 
 /** What of the host must be known after a restart. */
@@ -194,12 +197,13 @@ export class LinuxHost implements Host {
     }
   }
 
-  hints(signal: AbortSignal): AsyncIterable<void> {
+  hints(signal: AbortSignal, underlayDevices: () => readonly string[]): AsyncIterable<Hint> {
     const { follow, log, clock, interfaceName } = this.#options;
     const concern = () => ({
       interfaceName,
       ...(this.#index === undefined ? {} : { index: this.#index }),
       networks: this.#networks.map((network) => network.text),
+      underlayDevices: underlayDevices(),
     });
     return followHints({ follow, log, clock, concern }, signal);
   }

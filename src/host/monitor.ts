@@ -2,7 +2,7 @@
  * Hints from the kernel: something changed that may concern us, so look at the host now instead of at the next resync.
  *
  * Reads `ip -o monitor` line by line and believes none of it; a line is only a reason to look. Lines about other
- * links, of which a node with pods has many, are left out, and hints are spaced, so that a host on which links come
+ * links and their routes, of which a node with pods has many, are left out, and hints are spaced, so that a host on which links come
  * and go all the time costs two readings a second at most. The program is started again when it ends; changes of
  * the time in between are found by the resync.
  */
@@ -31,32 +31,53 @@ export interface Concern {
   readonly index?: number;
   /** Texts of the networks that are routed. */
   readonly networks: readonly string[];
+  /** Names of the devices that the underlay is made of. */
+  readonly underlayDevices: readonly string[];
 }
 
-/** Whether a line of `ip -o monitor link address route` may concern us: our link, `lo`, our routes, the default route. */
-export function concernsUs(line: string, { interfaceName, index, networks }: Concern): boolean {
+/** What may have changed. */
+export interface Hint {
+  /** What this program keeps on the host. */
+  readonly mesh: boolean;
+  /** Addresses, routes and devices that the mesh runs over. */
+  readonly underlay: boolean;
+}
+
+const nothing: Hint = { mesh: false, underlay: false };
+
+/**
+ * What a line of `ip -o monitor link address route` may tell of: the mesh by our link, `lo` and our routes, the underlay by
+ * its devices, the default routes, and the addresses of any device, since one that can be announced may come anywhere.
+ */
+export function hintOf(line: string, concern: Concern): Hint {
+  const { interfaceName, index, networks, underlayDevices } = concern;
   const words = line.split(/\s+/);
   const at = words[0] === "Deleted" ? 1 : 0;
   const first = words[at] ?? "";
-  const second = words[at + 1]?.replace(/:$/, "");
-  // "3: clusternet: <…>" of a link, "3: clusternet    inet …" of an address.
+  // "3: clusternet: <…>" of a link ("3: eth0@if4: <…>" of half a pair), "3: clusternet    inet …" of an address.
+  const second = words[at + 1]?.replace(/(@[^:]*)?:$/, "");
   const link = /^(\d+):$/.exec(first)?.[1];
-  if (link !== undefined) {
-    return second === interfaceName || second === "lo" || Number(link) === index;
+  if (link !== undefined && second !== undefined) {
+    const isOurs = second === interfaceName || Number(link) === index;
+    const isAddress = /^inet6?$/.test(words[at + 2] ?? "");
+    return {
+      mesh: isOurs || second === "lo",
+      underlay:
+        !isOurs &&
+        (isAddress ? words[words.indexOf("scope") + 1] === "global" : underlayDevices.includes(second)),
+    };
   }
-  // "10.192.0.0/11 dev clusternet …", "unreachable 10.192.0.0/11 …", "default via …".
-  if (
-    first === "default" ||
+  if (first === "default") return { mesh: false, underlay: true };
+  // "10.192.0.0/11 dev clusternet …", "unreachable 10.192.0.0/11 …".
+  const isOurs =
     networks.includes(first) ||
-    (second !== undefined && networks.includes(second))
-  ) {
-    return true;
-  }
-  return words[words.indexOf("dev") + 1] === interfaceName;
+    (second !== undefined && networks.includes(second)) ||
+    words[words.indexOf("dev") + 1] === interfaceName;
+  return { mesh: isOurs, underlay: false };
 }
 
-/** Yields at each hint until `signal` aborts. Never throws. */
-export async function* followHints(options: MonitorOptions, signal: AbortSignal): AsyncIterable<void> {
+/** Yields what may have changed until `signal` aborts. Never throws. */
+export async function* followHints(options: MonitorOptions, signal: AbortSignal): AsyncIterable<Hint> {
   const { clock } = options;
   const stop = new AbortController();
   const end = AbortSignal.any([signal, stop.signal]);
@@ -67,8 +88,7 @@ export async function* followHints(options: MonitorOptions, signal: AbortSignal)
       await bell.rung(signal);
       if (signal.aborted) return;
       await clock.sleep(gatherMs, signal);
-      bell.clear();
-      yield;
+      yield bell.take();
       await clock.sleep(spacingMs - gatherMs, signal);
     }
   } finally {
@@ -77,16 +97,22 @@ export async function* followHints(options: MonitorOptions, signal: AbortSignal)
   }
 }
 
-/** Remembers that it was rung until it is cleared, unlike async.ts' Bell, which forgets when waited for. */
+/** Gathers hints until they are taken, unlike async.ts' Bell, which forgets when waited for. */
 class HintBell {
   #next = Promise.withResolvers<void>();
+  #gathered = nothing;
 
-  ring(): void {
-    this.#next.resolve();
+  ring(hint: Hint): void {
+    const { mesh, underlay } = this.#gathered;
+    this.#gathered = { mesh: mesh || hint.mesh, underlay: underlay || hint.underlay };
+    if (hint.mesh || hint.underlay) this.#next.resolve();
   }
 
-  clear(): void {
+  take(): Hint {
+    const gathered = this.#gathered;
+    this.#gathered = nothing;
     this.#next = Promise.withResolvers<void>();
+    return gathered;
   }
 
   /** Resolves when rung, or when `signal` aborts; leaves no listener on a signal that lives as long as the program. */
@@ -113,7 +139,7 @@ async function readMonitor(
       for await (const line of follow(["ip", "-o", "monitor", "link", "address", "route"], signal)) {
         backoff.reset();
         told = false;
-        if (concernsUs(line, concern())) bell.ring();
+        bell.ring(hintOf(line, concern()));
       }
     } catch (error) {
       reason = messageOf(error);
@@ -123,6 +149,6 @@ async function readMonitor(
     told = true;
     await clock.sleep(backoff.next(), signal);
     // Whatever happened meanwhile was not seen.
-    bell.ring();
+    bell.ring({ mesh: true, underlay: true });
   }
 }

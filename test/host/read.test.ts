@@ -6,7 +6,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CommandError } from "../../src/errors.ts";
 import type { FollowCommand, RunCommand } from "../../src/host/command.ts";
-import { concernsUs, followHints } from "../../src/host/monitor.ts";
+import { followHints, hintOf } from "../../src/host/monitor.ts";
 import {
   hasListener,
   parseIpLinks,
@@ -291,29 +291,57 @@ test.each([
   expect(hasListener(sockets, of)).toBe(want);
 });
 
-test("concernsUs() picks the lines about our link, lo, our routes and the default route", async () => {
+test("hintOf() tells the mesh by our link, lo and our routes, the underlay by its devices, addresses and default routes", async () => {
   const lines = (await fixture("ip-monitor.txt")).split("\n").filter((line) => line !== "");
-  const concern = { interfaceName: "clusternet", index: 2, networks: ["10.192.0.0/11", "fd00::/16"] };
-  const shown = lines.filter((line) => concernsUs(line, concern)).map((line) => line.slice(0, 44).trimEnd());
+  const concern = {
+    interfaceName: "clusternet",
+    index: 2,
+    networks: ["10.192.0.0/11", "fd00::/16"],
+    underlayDevices: ["pod8"],
+  };
+  const shown = lines.flatMap((line) => {
+    const { mesh, underlay } = hintOf(line, concern);
+    const what = [...(mesh ? ["mesh"] : []), ...(underlay ? ["underlay"] : [])].join("+");
+    return what === "" ? [] : [`${what}: ${line.slice(0, 44).trimEnd()}`];
+  });
   expect(shown).toEqual([
-    "1: lo    inet 10.192.9.1/32 scope global lo\\",
-    "Deleted 1: lo    inet 10.192.9.1/32 scope gl",
-    "default via 192.0.2.254 dev v0 linkdown",
-    "Deleted default via 192.0.2.254 dev v0 linkd",
-    "Deleted 10.192.0.0/11 dev clusternet proto 1",
-    "2: clusternet: <POINTOPOINT,MULTICAST,NOARP>",
-    "Deleted fd00::/16 dev clusternet proto 129 s",
-    "Deleted fe80::/64 dev clusternet proto kerne",
-    "Deleted local fe80::41f4:5eed:8530:a6af dev",
-    "Deleted multicast ff00::/8 dev clusternet ta",
-    "Deleted 2: clusternet    inet6 fe80::41f4:5e",
-    "2: renamed: <POINTOPOINT,MULTICAST,NOARP> mt",
-    "Deleted unreachable 10.192.0.0/11 proto 129",
-    "Deleted 2: renamed: <POINTOPOINT,MULTICAST,N",
+    "mesh+underlay: 1: lo    inet 10.192.9.1/32 scope global lo\\",
+    "mesh+underlay: Deleted 1: lo    inet 10.192.9.1/32 scope gl",
+    "underlay: default via 192.0.2.254 dev v0 linkdown",
+    "underlay: Deleted default via 192.0.2.254 dev v0 linkd",
+    "underlay: 6: pod8@NONE: <BROADCAST,MULTICAST> mtu 1500",
+    "underlay: 6: pod8@pod7: <NO-CARRIER,BROADCAST,MULTICAS",
+    "underlay: 6: pod8@pod7: <BROADCAST,MULTICAST,UP,LOWER_",
+    "underlay: 6: pod8@NONE: <BROADCAST,MULTICAST> mtu 1500",
+    "underlay: Deleted 6: pod8@NONE: <BROADCAST,MULTICAST>",
+    "mesh: Deleted 10.192.0.0/11 dev clusternet proto 1",
+    "mesh: 2: clusternet: <POINTOPOINT,MULTICAST,NOARP>",
+    "mesh: Deleted fd00::/16 dev clusternet proto 129 s",
+    "mesh: Deleted fe80::/64 dev clusternet proto kerne",
+    "mesh: Deleted local fe80::41f4:5eed:8530:a6af dev",
+    "mesh: Deleted multicast ff00::/8 dev clusternet ta",
+    "mesh: Deleted 2: clusternet    inet6 fe80::41f4:5e",
+    "mesh: 2: renamed: <POINTOPOINT,MULTICAST,NOARP> mt",
+    "mesh: Deleted unreachable 10.192.0.0/11 proto 129",
+    "mesh: Deleted 2: renamed: <POINTOPOINT,MULTICAST,N",
   ]);
 });
 
-const ours = { interfaceName: "clusternet", networks: [] };
+test.each([
+  ["2: eth0    inet 192.0.2.9/24 scope global eth0\\       valid_lft forever", true],
+  ["Deleted 2: eth0    inet 192.0.2.9/24 scope global secondary eth0\\       valid_lft forever", true],
+  ["9: other    inet6 2001:db8::9/64 scope global deprecated \\       valid_lft forever", true],
+  ["9: veth7    inet6 fe80::1/64 scope link \\       valid_lft forever", false],
+  ["2: eth0@if5: <BROADCAST,UP> mtu 1400 qdisc noqueue state UP", true],
+  ["3: other: <BROADCAST,UP> mtu 1400 qdisc noqueue state UP", false],
+  ["local 192.0.2.9 dev eth0 table local proto kernel scope host src 192.0.2.9", false],
+  ["7: clusternet    inet 10.192.1.1/32 scope global clusternet", false],
+])("hintOf() of %p tells of the underlay: %p", (line, underlay) => {
+  const concern = { interfaceName: "clusternet", networks: ["10.192.0.0/11"], underlayDevices: ["eth0"] };
+  expect(hintOf(line, concern).underlay).toBe(underlay);
+});
+
+const ours = { interfaceName: "clusternet", networks: [], underlayDevices: [] };
 
 describe("followHints()", () => {
   test("merges what comes together, spaces hints by half a second and starts the program again when it ends", async () => {

@@ -263,7 +263,7 @@ describe("one host", () => {
     const stop = new AbortController();
     let hints = 0;
     const loop = (async () => {
-      for await (const _hint of bench.host.hints(stop.signal)) hints++;
+      for await (const _hint of bench.host.hints(stop.signal, () => [])) hints++;
     })();
     const touch = async (command: string): Promise<void> => {
       await bench.namespace.sh(command);

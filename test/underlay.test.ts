@@ -1,0 +1,90 @@
+/** The underlay followed: which address is announced, and which connection is dead, as addresses come and go. */
+import { expect, test } from "bun:test";
+import { Value } from "../src/async.ts";
+import { parsePrefix } from "../src/core/prefix.ts";
+import type { CuratorState } from "../src/curator/follower.ts";
+import type { RunCommand } from "../src/host/command.ts";
+import { silentLogger } from "../src/log.ts";
+import { UnderlayFollower } from "../src/underlay.ts";
+import { FakeClock } from "./fakes/clock.ts";
+
+/** A host with these addresses on eth0, and one as source towards the Curator. */
+function follower() {
+  const host = { addresses: ["192.0.2.1"], source: "192.0.2.1" as string | undefined, device: "eth0" };
+  const run: RunCommand = async (argv) => {
+    const command = argv.join(" ");
+    if (command === "ip -j address show") {
+      const addr_info = host.addresses.map((local) => ({ local, prefixlen: 24 }));
+      return JSON.stringify([{ ifname: "eth0", mtu: 1500, flags: [], addr_info }]);
+    }
+    if (!command.startsWith("ip -j route get ") || host.source === undefined) return "";
+    return JSON.stringify([{ dst: "192.0.2.9", dev: host.device, prefsrc: host.source }]);
+  };
+  const reconnected: string[] = [];
+  const state = new Value<CuratorState>({ state: "connected", address: "192.0.2.9:7835", fullPicture: true });
+  const underlay = new UnderlayFollower(
+    {
+      clusterNets: [parsePrefix("10.192.0.0/11")],
+      interfaceName: "clusternet",
+      mtu: "auto",
+      announcesAddress: true,
+      curatorAddresses: ["192.0.2.9:7835"],
+      resyncMs: 30_000,
+    },
+    {
+      run,
+      curator: { state, reconnect: (reason) => void reconnected.push(reason) },
+      clock: new FakeClock(),
+      log: silentLogger,
+    },
+  );
+  /** Reads the host as it is then: the address, and how often the connection was made anew so far. */
+  const look = async (
+    addresses: readonly string[],
+    source: string | undefined,
+  ): Promise<readonly [string | undefined, number]> => {
+    Object.assign(host, { addresses, source });
+    await underlay.read();
+    return [underlay.network.get()?.externalAddress, reconnected.length];
+  };
+  return { underlay, look, state };
+}
+
+test("one of two good addresses stays as long as it is there, whichever the route prefers", async () => {
+  const { look } = follower();
+  const both = ["192.0.2.1", "192.0.2.2"];
+  expect(await look(["192.0.2.1"], "192.0.2.1")).toEqual(["192.0.2.1", 0]);
+  for (let turn = 0; turn < 4; turn++) {
+    expect(await look(both, both[turn % 2])).toEqual(["192.0.2.1", 0]);
+    expect(await look(both.toReversed(), undefined)).toEqual(["192.0.2.1", 0]);
+  }
+  expect(await look(["192.0.2.2"], "192.0.2.2")).toEqual(["192.0.2.2", 1]);
+  expect(await look(both, "192.0.2.1")).toEqual(["192.0.2.2", 1]);
+});
+
+test("a connection is dead when an address that it may have come from has gone, and only then", async () => {
+  const { look } = follower();
+  expect(await look(["192.0.2.1", "192.0.2.2"], "192.0.2.1")).toEqual(["192.0.2.1", 0]);
+  // Not this one's.
+  expect(await look(["192.0.2.1"], "192.0.2.1")).toEqual(["192.0.2.1", 0]);
+  // Nothing is left: it is said once.
+  expect(await look([], undefined)).toEqual([undefined, 1]);
+  expect(await look([], undefined)).toEqual([undefined, 1]);
+  expect(await look(["192.0.2.3"], "192.0.2.3")).toEqual(["192.0.2.3", 1]);
+});
+
+test("an attempt to connect begins anew when there is a new way to the Curator", async () => {
+  const { look, state } = follower();
+  state.set({ state: "connecting", fullPicture: false });
+  expect(await look([], undefined)).toEqual([undefined, 0]);
+  expect(await look(["192.0.2.1"], "192.0.2.1")).toEqual(["192.0.2.1", 1]);
+  expect(await look(["192.0.2.1"], "192.0.2.1")).toEqual(["192.0.2.1", 1]);
+  state.set({ state: "connected", fullPicture: true });
+  expect(await look(["192.0.2.1", "192.0.2.2"], "192.0.2.2")).toEqual(["192.0.2.1", 1]);
+});
+
+test("the devices that the routes lead through are those whose changes matter", async () => {
+  const { underlay, look } = follower();
+  await look(["192.0.2.1"], "192.0.2.1");
+  expect(underlay.devices).toEqual(["eth0"]);
+});
