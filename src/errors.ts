@@ -6,6 +6,8 @@
  * reported with its stack.
  */
 
+import { escapeUnsafe } from "./core/printable.ts";
+
 /**
  * Exit statuses, after sysexits(3), so that a unit file can say `RestartPreventExitStatus=64 78`.
  *
@@ -117,6 +119,8 @@ export function messageOf(error: unknown): string {
  *     Cannot read interface "nope0"
  *       because: Cannot run "ip link show nope0": exit code 1: Device "nope0" does not exist.
  *       hint: Create it first
+ *
+ * A cause may be another library's, with foreign text in it as it came: whatever a terminal would obey is escaped.
  */
 export function describeError(error: unknown): string {
   const lines: string[] = [];
@@ -126,7 +130,7 @@ export function describeError(error: unknown): string {
     if (each instanceof ClusternetError && each.hint !== undefined) hints.push(`  hint: ${each.hint}`);
     each = each instanceof Error ? each.cause : undefined;
   }
-  return [...lines, ...hints].join("\n");
+  return [...lines, ...hints].map(escapeUnsafe).join("\n");
 }
 
 /** An error, its causes and hints in one line: for a problem's message. */

@@ -8,6 +8,7 @@
  * would share a log, and pino writes from a worker or buffers, so that the last line before a crash is lost.
  */
 import { systemClock, type Clock } from "./async.ts";
+import { escapeUnsafe } from "./core/printable.ts";
 
 export type LogFields = Readonly<Record<string, string | number | boolean | undefined>>;
 
@@ -74,22 +75,6 @@ export function createLog(
       if (secret !== "") secrets.add(secret);
     },
   };
-}
-
-/**
- * What moves a cursor, ends a line or turns text around: C0, DEL, C1, line separators, directions. JSON alone
- * escapes only the first.
- */
-// oxlint-disable-next-line no-control-regex -- finding control characters is the purpose
-const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
-
-const shortEscapes: Readonly<Record<string, string>> = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
-
-function escapeUnsafe(text: string): string {
-  return text.replace(
-    unsafe,
-    (character) => shortEscapes[character] ?? `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
-  );
 }
 
 function renderTextLine(time: Date, level: LogLevel, message: string, fields: LogFields): string {

@@ -4,6 +4,7 @@
  * Everything is one line each and aligned, so that `grep` and `awk` work on it. Text in a status can come from
  * a file or another program's answer, so whatever a terminal would obey is escaped here once more.
  */
+import { escapeUnsafe } from "./core/printable.ts";
 import { ago, type Status, type StatusPeer } from "./status.ts";
 
 export interface StatusTextOptions {
@@ -130,7 +131,7 @@ function peerLines(peers: readonly StatusPeer[], now: Date): string[] {
 
 /** Rows as lines: every column but the last as wide as its widest cell, two spaces between. */
 function alignColumns(rows: readonly (readonly string[])[]): string[] {
-  const cells = rows.map((row) => row.map(printable));
+  const cells = rows.map((row) => row.map(escapeUnsafe));
   const widths: number[] = [];
   for (const row of cells) {
     for (const [column, cell] of row.entries()) widths[column] = Math.max(widths[column] ?? 0, cell.length);
@@ -141,12 +142,6 @@ function alignColumns(rows: readonly (readonly string[])[]): string[] {
       .join("")
       .trimEnd(),
   );
-}
-
-function printable(text: string): string {
-  // oxlint-disable-next-line no-control-regex -- finding control characters is the purpose
-  const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
-  return text.replace(unsafe, (character) => `\\u{${character.charCodeAt(0).toString(16)}}`);
 }
 
 function bytes(count: number): string {
