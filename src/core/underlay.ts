@@ -151,17 +151,19 @@ function isInNetworkOf({ address, prefixLength }: DeviceAddress, other: Address 
 }
 
 const flag = v.optional(v.boolean(), false);
+/** A number in what `ip -j` prints: the kernel counts with 32 bits, never with a fraction or a sign. */
+export const ipNumber = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffff_ffff));
 
 const devicesSchema = v.array(
   v.object({
     ifname: v.string(),
-    mtu: v.number(),
+    mtu: ipNumber,
     flags: v.optional(v.array(v.string()), []),
     addr_info: v.optional(
       v.array(
         v.object({
           local: v.optional(v.string()),
-          prefixlen: v.optional(v.number(), 0),
+          prefixlen: v.optional(v.pipe(ipNumber, v.maxValue(128)), 0),
           temporary: flag,
           deprecated: flag,
           tentative: flag,
@@ -201,7 +203,7 @@ const routesSchema = v.array(
     /** The gateway when it is of the other family. */
     via: v.optional(v.object({ host: v.optional(v.string()) })),
     prefsrc: v.optional(v.string()),
-    metric: v.optional(v.number(), 0),
+    metric: v.optional(ipNumber, 0),
     flags: v.optional(v.array(v.string()), []),
     nexthops: v.optional(v.array(v.object({ ...hop, flags: v.optional(v.array(v.string()), []) })), []),
   }),

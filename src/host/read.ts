@@ -21,6 +21,7 @@ import {
   type Prefix,
 } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
+import { ipNumber } from "../core/underlay.ts";
 import { ClusternetError } from "../errors.ts";
 import type { RunCommand } from "./command.ts";
 
@@ -40,10 +41,10 @@ export interface IpLink {
 // `ip` prints an empty object for a link that a filter leaves out, so every field may be missing.
 const linkSchema = v.array(
   v.object({
-    ifindex: v.optional(v.number()),
+    ifindex: v.optional(ipNumber),
     ifname: v.optional(v.string()),
     flags: v.optional(v.array(v.string()), []),
-    mtu: v.optional(v.number(), 0),
+    mtu: v.optional(ipNumber, 0),
     group: v.optional(v.string(), "0"),
     linkinfo: v.optional(v.object({ info_kind: v.optional(v.string()) })),
     addr_info: v.optional(v.array(v.object({ local: v.optional(v.string()) })), []),
@@ -60,7 +61,7 @@ export function parseIpLinks(text: string): IpLink[] {
         index: link.ifindex,
         name: link.ifname,
         ...(kind === undefined ? {} : { kind }),
-        group: Number(link.group),
+        group: numberOrName(link.group),
         mtu: link.mtu,
         up: link.flags.includes("UP"),
         addresses: link.addr_info.flatMap(({ local }) =>
@@ -69,6 +70,11 @@ export function parseIpLinks(text: string): IpLink[] {
       },
     ];
   });
+}
+
+/** A name stands for some number that is not ours; -1 is none of them. */
+function numberOrName(text: string): number {
+  return readNumber(text, 0xffff_ffff) ?? -1;
 }
 
 function canonicalAddress(text: string): string {
@@ -82,7 +88,7 @@ const routeSchema = v.array(
     dst: v.optional(v.string()),
     dev: v.optional(v.string()),
     protocol: v.optional(v.string(), "0"),
-    metric: v.optional(v.number(), 0),
+    metric: v.optional(ipNumber, 0),
     prefsrc: v.optional(v.string()),
   }),
 );
@@ -111,7 +117,7 @@ export function parseIpRoutes(text: string, family: Family): SeenRoute[] {
         type,
         // The kernel names `lo` for an IPv6 route that leads nowhere.
         ...(route.dev === undefined || type !== "unicast" ? {} : { device: route.dev }),
-        protocol: Number(route.protocol),
+        protocol: numberOrName(route.protocol),
         metric: route.metric,
         ...(route.prefsrc === undefined ? {} : { src: canonicalAddress(route.prefsrc) }),
       },
@@ -155,22 +161,41 @@ export function parseWgDump(text: string): WgDump {
     if (keepalive === undefined || rest.length > 0 || !keyForm.test(key)) {
       throw unreadableDump(index + 2, "8 fields of a peer");
     }
+    const numberOf = (field: string | undefined, most: number): number => {
+      const number = readNumber(field, most);
+      if (number === undefined) throw unreadableDump(index + 2, "numbers of a peer");
+      return number;
+    };
     peers.set(key as PublicKey, {
       ...(endpoint === undefined || endpoint === "(none)" ? {} : { endpoint: canonicalEndpoint(endpoint) }),
       allowedIps: parseAllowedIps(allowedIps ?? ""),
-      latestHandshakeSeconds: Number(handshake),
-      receivedBytes: Number(received),
-      sentBytes: Number(sent),
-      ...(keepalive === "off" ? {} : { keepaliveSeconds: Number(keepalive) }),
+      latestHandshakeSeconds: numberOf(handshake, maxSeconds),
+      receivedBytes: numberOf(received, maxCounter),
+      sentBytes: numberOf(sent, maxCounter),
+      ...(keepalive === "off" ? {} : { keepaliveSeconds: numberOf(keepalive, 0xffff) }),
       hasPresharedKey: preshared !== "(none)",
     });
   }
+  const port = readNumber(listenPort, 0xffff);
+  const mark = fwmark === "off" ? 0 : readNumber(fwmark, 0xffff_ffff);
+  if (port === undefined || mark === undefined) throw unreadableDump(1, "numbers of an interface");
   return {
     ...(keyForm.test(publicKey) ? { publicKey: publicKey as PublicKey } : {}),
-    listenPort: Number(listenPort),
-    fwmark: fwmark === "off" ? 0 : Number(fwmark),
+    listenPort: port,
+    fwmark: mark,
     peers,
   };
+}
+
+/** The last second that a date can name without a sign in front of its year. */
+const maxSeconds = 253_402_300_799;
+/** `wg` counts bytes with 64 bits. */
+const maxCounter = 2 ** 64;
+
+/** A whole number, in hexadecimal with 0x in front, or undefined. */
+function readNumber(text = "", most: number): number | undefined {
+  const number = /^(?:[0-9]{1,20}|0x[0-9a-f]{1,8})$/.test(text) ? Number(text) : Number.NaN;
+  return number <= most ? number : undefined;
 }
 
 function unreadableDump(line: number, expected: string): ClusternetError {
