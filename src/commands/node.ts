@@ -2,6 +2,7 @@
  * `clusternet node list`, `node remove ID` and `node allow ID`: speak with the Curator that runs on this machine,
  * through the Unix socket in its data directory. Without a running Curator they end with 69.
  */
+import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 import { changeMembership, readNodes, type ListedNode } from "../curator-server/admin.ts";
 import { nodeCommand } from "../curator-server/refusal.ts";
@@ -95,8 +96,11 @@ export function renderNodeTable(nodes: readonly ListedNode[], nowMs: number): st
       node.lastReportAt === null ? "-" : `${renderAge(nowMs - Date.parse(node.lastReportAt))} ago`,
     ]),
   ];
-  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0))) ?? [];
-  return rows
+  // IDs hold nothing that a terminal would obey; but whether it was our Curator that answered, nobody knows.
+  const cells = rows.map((row) => row.map(escapeUnsafe));
+  const widths =
+    cells[0]?.map((_, column) => Math.max(...cells.map((row) => row[column]?.length ?? 0))) ?? [];
+  return cells
     .map(
       (row) =>
         `${row

@@ -5,6 +5,7 @@
  * never in the path: an ID may hold any printable character.
  */
 import * as v from "valibot";
+import { escapeUnsafe } from "../core/printable.ts";
 import { ClusternetError, exitStatus, isSystemError, messageOf, SettingsError } from "../errors.ts";
 import { socketPath } from "../host/files.ts";
 import { servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
@@ -55,16 +56,16 @@ async function answer(request: Request, registry: Registry): Promise<Response> {
   if (request.method !== "POST" || request.headers.get("content-type") !== requestHeader.literal) {
     return failure(400, "Cannot answer: expected GET, or POST of application/json");
   }
-  try {
-    const { change, id: text } = v.parse(changeRequest, await request.json());
-    const id = curatorNodeId(text);
-    if (typeof id !== "string") return failure(400, id.message);
-    const outcome: MembershipChange =
-      change === "remove" ? await registry.remove(id) : await registry.allow(id);
-    return typeof outcome === "string" ? Response.json({ outcome }) : failure(503, outcome.message);
-  } catch (error) {
-    return failure(400, `Cannot read the request: ${messageOf(error)}`);
+  const read = v.safeParse(changeRequest, parseJson(await request.text()));
+  if (!read.success) {
+    return failure(400, 'Cannot read the request: expected {"change": "remove" or "allow", "id": TEXT}');
   }
+  const { change, id: text } = read.output;
+  const id = curatorNodeId(text);
+  if (typeof id !== "string") return failure(400, id.message);
+  const outcome: MembershipChange =
+    change === "remove" ? await registry.remove(id) : await registry.allow(id);
+  return typeof outcome === "string" ? Response.json({ outcome }) : failure(503, outcome.message);
 }
 
 function failure(status: number, error: string): Response {
@@ -93,8 +94,7 @@ function listNodes(registry: Registry): readonly ListedNode[] {
 
 /** Members by ID, then removed nodes by ID. Throws ClusternetError, exit 69 when no Curator runs there. */
 export async function readNodes(dataDirectory: string): Promise<readonly ListedNode[]> {
-  const body = await ask(dataDirectory, { method: "GET" });
-  return v.parse(listAnswer, body).nodes;
+  return (await ask(dataDirectory, listAnswer, { method: "GET" })).nodes;
 }
 
 /** Asks for a node to be removed or allowed. Throws as `readNodes`. */
@@ -102,23 +102,30 @@ export async function changeMembership(
   dataDirectory: string,
   request: { readonly change: "remove" | "allow"; readonly id: string },
 ): Promise<Outcome> {
-  const body = await ask(dataDirectory, {
+  const answer = await ask(dataDirectory, changeAnswer, {
     method: "POST",
     headers: { "content-type": requestHeader.literal },
     body: JSON.stringify(request),
   });
-  return v.parse(changeAnswer, body).outcome;
+  return answer.outcome;
 }
 
-async function ask(dataDirectory: string, init: RequestInit): Promise<unknown> {
+/** What the Curator answers when all is well. Throws as `readNodes`, and with exit 78 what it refuses. */
+async function ask<T>(
+  dataDirectory: string,
+  schema: v.GenericSchema<unknown, T>,
+  init: RequestInit,
+): Promise<T> {
   const path = socketPath(dataDirectory, socketName);
   let response: Response;
+  let text: string;
   try {
     response = await fetch("http://curator/nodes", {
       ...init,
       unix: path,
       signal: AbortSignal.timeout(10_000),
     });
+    text = await response.text();
   } catch (error) {
     throw new ClusternetError(`Cannot reach the Curator in "${dataDirectory}": ${reasonOf(error)}`, {
       cause: error,
@@ -126,10 +133,30 @@ async function ask(dataDirectory: string, init: RequestInit): Promise<unknown> {
       exit: exitStatus.unavailable,
     });
   }
-  const body: unknown = await response.json();
-  if (!response.ok)
-    throw new ClusternetError(v.parse(failureAnswer, body).error, { exit: exitStatus.settings });
-  return body;
+  const body = parseJson(text);
+  const answer = v.safeParse(schema, body);
+  if (response.ok && answer.success) return answer.output;
+  const failed = v.safeParse(failureAnswer, body);
+  if (!response.ok && failed.success) {
+    throw new ClusternetError(escapeUnsafe(failed.output.error), { exit: exitStatus.settings });
+  }
+  throw new ClusternetError(
+    `Cannot understand the Curator in "${dataDirectory}": HTTP ${response.status}, and not what is expected of one`,
+    {
+      hint: "Something else may listen there, or a Curator of another version: start it again as this version",
+      exit: exitStatus.unavailable,
+    },
+  );
+}
+
+/** Undefined for what is not JSON. */
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    // No answer of ours, whatever it is; the caller says so.
+    return undefined;
+  }
 }
 
 function reasonOf(error: unknown): string {
