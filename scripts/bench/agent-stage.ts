@@ -11,8 +11,8 @@ import { Agent, scriptedCurator } from "../../test/lab/agent.ts";
 import { Lab, type Machine } from "../../test/lab/lab.ts";
 import { monotonicMs } from "../../test/lab/monotonic.ts";
 import { freshMachine } from "../../test/lab/stage.ts";
+import type { LabProcess } from "../../test/lab/process.ts";
 import { LabTrust, OwnCurator } from "../../test/lab/trust.ts";
-import { within } from "../../test/lab/wait.ts";
 import { encodePaperNode, paperNodes, seedCurator, type PaperNode } from "./nodes.ts";
 import { WgStamps } from "./stamps.ts";
 
@@ -153,12 +153,11 @@ export function meshFile(agent: Agent): string {
 
 /** A running floor program (floor.ts): each `begin` is a round. */
 export class Floor implements AsyncDisposable {
-  readonly #child: Bun.Subprocess<"pipe", "pipe", "inherit">;
-  readonly #lines: AsyncIterator<string>;
+  readonly #process: LabProcess;
+  #mark = 0;
 
-  private constructor(child: Bun.Subprocess<"pipe", "pipe", "inherit">) {
-    this.#child = child;
-    this.#lines = linesOf(child.stdout);
+  private constructor(process: LabProcess) {
+    this.#process = process;
   }
 
   /** `content`: what it writes at each round to a file beside that; `rounds`: the commands of the first, second … round. */
@@ -170,44 +169,31 @@ export class Floor implements AsyncDisposable {
       readonly rounds: readonly (readonly (readonly string[])[])[];
     },
   ): Promise<Floor> {
-    const commands = `${options.content}.commands`;
-    await writeFile(commands, JSON.stringify(options.rounds));
-    const program = join(import.meta.dir, "floor.ts");
-    const { pid } = machine.namespace;
-    const enter = ["nsenter", "-t", String(pid), "-n", "-m", "--wdns=/", "--"];
-    const argv = [process.execPath, program, options.content, `${options.content}.floor`, commands];
-    const child = Bun.spawn([...enter, ...argv], {
-      env: { PATH: `${options.path}:${process.env["PATH"]}` },
-      stdin: "pipe",
-      stdout: "pipe",
-      stderr: "inherit",
-    });
-    const floor = new Floor(child);
-    await floor.#expect("ready");
+    const { content, path, rounds } = options;
+    const commands = `${content}.commands`;
+    await writeFile(commands, JSON.stringify(rounds));
+    const argv = [process.execPath, join(import.meta.dir, "floor.ts"), content, `${content}.floor`, commands];
+    const floor = new Floor(machine.spawn(argv, { path, listens: true }));
+    await floor.#process.waitForLine(/^ready$/, { limitMs });
     return floor;
   }
 
   /** Starts a round, and returns when that was, by `monotonicMs`. */
   async begin(): Promise<number> {
+    this.#mark = this.#process.mark();
     const atMs = monotonicMs();
-    await this.#child.stdin.write("go\n");
-    await this.#child.stdin.flush();
+    await this.#process.say("go");
     return atMs;
   }
 
   /** Waits for the end of the round. */
   async done(): Promise<void> {
-    await this.#expect("done");
+    await this.#process.waitForLine(/^done$/, { limitMs, from: this.#mark });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#child.stdin.end();
-    await this.#child.exited;
-  }
-
-  async #expect(word: string): Promise<void> {
-    const { value } = await within(this.#lines.next(), limitMs, `"${word}" of the floor program`);
-    if (value !== word) throw new Error(`The floor program said "${String(value)}", expected "${word}"`);
+    await this.#process.say("end");
+    await this.#process.exited;
   }
 }
 
@@ -215,14 +201,4 @@ export class Floor implements AsyncDisposable {
 export async function copyOf(path: string, copy: string): Promise<string> {
   await writeFile(copy, await readFile(path), { mode: 0o600 });
   return copy;
-}
-
-async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  let rest = "";
-  const decoder = new TextDecoder();
-  for await (const piece of stream) {
-    const lines = (rest + decoder.decode(piece, { stream: true })).split("\n");
-    rest = lines.pop() ?? "";
-    yield* lines;
-  }
 }

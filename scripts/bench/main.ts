@@ -13,6 +13,7 @@ import { build, isStale } from "../build.ts";
 import { root } from "../paths.ts";
 import { setup } from "../setup.ts";
 import { agentRows } from "./agent-rows.ts";
+import { curatorRows } from "./curator-rows.ts";
 import { readMachine, renderMachine } from "./machine.ts";
 import { renderPicture, renderTable, type Result } from "./report.ts";
 import type { Row, Sizes } from "./row.ts";
@@ -55,7 +56,7 @@ async function stampCostMs(): Promise<number> {
   return costOfStamps(stamps);
 }
 
-const all = [...agentRows(sizes), ...startRows()];
+const all = [...agentRows(sizes), ...startRows(), ...curatorRows(sizes)];
 const names = [...new Set(all.map(({ name }) => name))];
 const unknown = positionals.find((word) => !names.includes(word));
 if (unknown !== undefined) {

@@ -12,7 +12,7 @@ const program = join(import.meta.dir, "../../scripts/bench/main.ts");
 test("bun run bench measures the rows that it is asked for, and writes table, samples and picture", async () => {
   const out = await mkdtemp(join(tmpdir(), "clusternet-bench-"));
   try {
-    const argv = [program, "change", "start", "--nodes", "30", "--samples", "1", "--out", out];
+    const argv = [program, "change", "start", "curator", "--nodes", "30", "--samples", "1", "--out", out];
     const run = Bun.spawn([process.execPath, ...argv], { stdin: "ignore", stdout: "pipe", stderr: "pipe" });
     const [stdout, stderr, status] = await Promise.all([run.stdout.text(), run.stderr.text(), run.exited]);
     expect({ status, stderr: status === 0 ? "" : stderr }).toEqual({ status: 0, stderr: "" });
@@ -26,6 +26,8 @@ test("bun run bench measures the rows that it is asked for, and writes table, sa
       "one node changes at 30 nodes",
       "clusternet --version",
       "start to the announcement sent",
+      "our Curator: a change to 2 watchers",
+      "our Curator: backlog of 30 nodes to one",
     ]);
     for (const { row, ours, baseline } of results) {
       const wrong = [...ours, ...baseline].filter((sample) => !(sample > 0 && sample < 60_000));
@@ -45,6 +47,6 @@ test("bun run bench says which rows there are", async () => {
   expect({ status: run.exitCode, stderr: run.stderr.toString() }).toEqual({
     status: 64,
     stderr:
-      'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss\n',
+      'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss, curator\n',
   });
 });

@@ -40,10 +40,14 @@ export class Cluster implements AsyncDisposable {
     this.dataDirectory = `${directory}/curator`;
   }
 
-  /** Starts the Curator. */
-  static async create(lab: Lab): Promise<Cluster> {
+  /** Starts the Curator. `seed` may fill the directory of its data before. */
+  static async create(
+    lab: Lab,
+    { seed }: { readonly seed?: (dataDirectory: string) => Promise<void> } = {},
+  ): Promise<Cluster> {
     const machine = await lab.machine(`curator-${crypto.randomUUID().slice(0, 4)}`);
     const cluster = new Cluster(lab, machine, await lab.directory());
+    await seed?.(cluster.dataDirectory);
     await cluster.startCurator();
     return cluster;
   }
@@ -62,6 +66,12 @@ export class Cluster implements AsyncDisposable {
       ...clusterNets.flatMap((network) => ["--cluster-net", network]),
     ]);
     await this.#curator.waitForLine(/Curator is listening/, { limitMs });
+  }
+
+  /** The Curator as it was last started. */
+  get curator(): LabProcess {
+    if (this.#curator === undefined) throw new Error("the Curator was not started");
+    return this.#curator;
   }
 
   /** Ends the Curator as a crash does. */

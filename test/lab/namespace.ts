@@ -19,6 +19,8 @@ export interface SpawnOptions {
   readonly cwd?: string;
   /** What the program reads on standard input. Default: nothing. */
   readonly stdin?: string;
+  /** Standard input stays open for `say`. */
+  readonly listens?: true;
   /** Called for every line as it comes. */
   readonly onLine?: (line: Line) => void;
 }
@@ -99,6 +101,7 @@ export class Namespace {
       {
         env: { ...base, PATH: path, ...options.env },
         ...(options.stdin === undefined ? {} : { stdin: options.stdin }),
+        ...(options.listens === undefined ? {} : { listens: options.listens }),
         ...(options.onLine === undefined ? {} : { onLine: options.onLine }),
       },
       argv,

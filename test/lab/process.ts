@@ -30,6 +30,8 @@ export interface ProcessOptions {
   readonly env: Readonly<Record<string, string>>;
   /** What it reads on standard input. Default: nothing. */
   readonly stdin?: string;
+  /** Standard input stays open for `say`. */
+  readonly listens?: true;
   /** Called for every line as it comes. */
   readonly onLine?: (line: Line) => void;
 }
@@ -47,7 +49,7 @@ export class LabProcess {
   readonly lines: Line[] = [];
   /** Resolves when the program has ended and its output was read; never rejects. */
   readonly exited: Promise<Exit>;
-  readonly #child: Bun.Subprocess<Blob | "ignore", "pipe", "pipe">;
+  readonly #child: Bun.Subprocess<Blob | "ignore" | "pipe", "pipe", "pipe">;
   readonly #listeners = new Set<() => void>();
   readonly #onLine: ((line: Line) => void) | undefined;
   #exit: Exit | undefined;
@@ -58,7 +60,12 @@ export class LabProcess {
     this.#onLine = options.onLine;
     this.#child = Bun.spawn([...argv], {
       env: options.env,
-      stdin: options.stdin === undefined ? "ignore" : new Blob([options.stdin]),
+      stdin:
+        options.listens === true
+          ? "pipe"
+          : options.stdin === undefined
+            ? "ignore"
+            : new Blob([options.stdin]),
       stdout: "pipe",
       stderr: "pipe",
     });
@@ -83,6 +90,15 @@ export class LabProcess {
   /** What was written on standard error so far. */
   get stderr(): string {
     return this.#text("stderr");
+  }
+
+  /** Writes a line on the standard input of a program that was started with `listens`. */
+  async say(line: string): Promise<void> {
+    const { stdin } = this.#child;
+    if (typeof stdin !== "object")
+      throw new Error(`Cannot say "${line}": the program was started without \`listens\``);
+    await stdin.write(`${line}\n`);
+    await stdin.flush();
   }
 
   /** Index of the next line: a later `waitForLine` with `from: mark` sees only what comes from now on. */

@@ -1,0 +1,176 @@
+/**
+ * Many watchers that are no agents, each on a connection of its own: the load for a Curator.
+ *
+ *     bun scripts/bench/watchers.ts CURATOR-HOST:PORT
+ *
+ * Takes commands on standard input and answers with JSON lines (`WatchersReport`): `open N` watches all nodes N times and
+ * reports when the last has the whole backlog, and later when the last has each change; `change` has node-00001 report
+ * its status, which is an event for everybody; `close` lets all watchers go. Messages are counted and not decoded. A
+ * stream that fails is opened again after a second, as an agent would.
+ */
+import { Client, credentials, Metadata, status, type ClientReadableStream } from "@grpc/grpc-js";
+import { NodeStatus } from "../../src/gen/common.ts";
+import {
+  CuratorDefinition,
+  UpdateNodeStatusRequest,
+  WatchEvent,
+  WatchEvent_Progress,
+  WatchRequest,
+} from "../../src/gen/curator.ts";
+import { monotonicMs } from "../../test/lab/monotonic.ts";
+
+/** What is reported; times by `monotonicMs`. */
+export type WatchersReport =
+  | {
+      readonly kind: "backlog";
+      /** Before the first connection. */
+      readonly openedAtMs: number;
+      /** When the first stream was asked for, its connection being there. */
+      readonly askedAtMs: number;
+      readonly lastAtMs: number;
+      /** Streams that were opened more than once. */
+      readonly failures: number;
+    }
+  /** The last watcher has that many changes; the first is 1. */
+  | { readonly kind: "change"; readonly number: number; readonly lastAtMs: number }
+  /** A change was asked for and is answered. */
+  | { readonly kind: "changed"; readonly sentAtMs: number; readonly answeredAtMs: number }
+  | { readonly kind: "closed" };
+
+const retryMs = 1_000;
+const connectLimitMs = 120_000;
+
+/** How a message ends that has LAST_BACKLOGGED and no tombstone. */
+const lastBacklogged = Buffer.from(
+  WatchEvent.encode(WatchEvent.fromPartial({ progress: WatchEvent_Progress.LAST_BACKLOGGED })).finish(),
+);
+const watchAll = Buffer.from(
+  WatchRequest.encode({ kind: { $case: "nodesInCluster", nodesInCluster: {} } }).finish(),
+);
+const pathOf = (method: "Watch" | "UpdateNodeStatus"): string => `/${CuratorDefinition.fullName}/${method}`;
+const asIs = (bytes: Buffer): Buffer => bytes;
+
+function report(what: WatchersReport): void {
+  console.log(JSON.stringify(what));
+}
+
+function metadataOf(id: string): Metadata {
+  const metadata = new Metadata();
+  metadata.set("clusternet-node-id", id);
+  return metadata;
+}
+
+function connect(address: string): Client {
+  return new Client(address, credentials.createInsecure(), {
+    // A connection each, not one for all of this process.
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.max_receive_message_length": -1,
+  });
+}
+
+class Watchers {
+  readonly #address: string;
+  readonly #wanted: number;
+  readonly #clients: Client[] = [];
+  readonly #calls: ClientReadableStream<Buffer>[] = [];
+  readonly #openedAtMs = monotonicMs();
+  #askedAtMs = Infinity;
+  #caughtUp = 0;
+  #failures = 0;
+  #closed = false;
+  /** How many watchers have the first, second … change. */
+  readonly #changes: number[] = [];
+
+  constructor(address: string, wanted: number) {
+    this.#address = address;
+    this.#wanted = wanted;
+    for (let number = 0; number < wanted; number++) this.#open(`watcher-${number}`);
+  }
+
+  close(): void {
+    this.#closed = true;
+    for (const call of this.#calls) call.cancel();
+    for (const client of this.#clients) client.close();
+  }
+
+  #open(id: string): void {
+    const client = connect(this.#address);
+    this.#clients.push(client);
+    client.waitForReady(Date.now() + connectLimitMs, (error) => {
+      if (error !== undefined) return this.#retry(client, id);
+      this.#askedAtMs = Math.min(this.#askedAtMs, monotonicMs());
+      this.#follow(
+        client.makeServerStreamRequest(pathOf("Watch"), asIs, asIs, watchAll, metadataOf(id)),
+        client,
+        id,
+      );
+    });
+  }
+
+  #follow(call: ClientReadableStream<Buffer>, client: Client, id: string): void {
+    this.#calls.push(call);
+    let caughtUp = false;
+    let changes = 0;
+    call.on("data", (message: Buffer) => {
+      if (caughtUp) return this.#onChange(changes++);
+      if (!message.subarray(-lastBacklogged.length).equals(lastBacklogged)) return;
+      caughtUp = true;
+      if (++this.#caughtUp < this.#wanted) return;
+      report({
+        kind: "backlog",
+        openedAtMs: this.#openedAtMs,
+        askedAtMs: this.#askedAtMs,
+        lastAtMs: monotonicMs(),
+        failures: this.#failures,
+      });
+    });
+    call.on("error", (error: Error & { readonly code?: number }) => {
+      if (this.#closed && error.code === status.CANCELLED) return;
+      if (caughtUp)
+        throw new Error(`A watcher that was served lost its stream: ${error.message}`, { cause: error });
+      this.#retry(client, id);
+    });
+  }
+
+  #retry(client: Client, id: string): void {
+    client.close();
+    if (this.#closed) return;
+    this.#failures++;
+    setTimeout(() => this.#open(id), retryMs * (0.5 + Math.random()));
+  }
+
+  #onChange(index: number): void {
+    const count = (this.#changes[index] ?? 0) + 1;
+    this.#changes[index] = count;
+    if (count === this.#wanted) report({ kind: "change", number: index + 1, lastAtMs: monotonicMs() });
+  }
+}
+
+async function change(client: Client): Promise<void> {
+  const nodeId = "node-00001";
+  const reported = NodeStatus.encode(NodeStatus.fromPartial({ externalAddress: "198.18.0.1" })).finish();
+  const request = Buffer.from(UpdateNodeStatusRequest.encode({ nodeId, status: reported }).finish());
+  const sentAtMs = monotonicMs();
+  await new Promise<void>((resolve, reject) => {
+    client.makeUnaryRequest(pathOf("UpdateNodeStatus"), asIs, asIs, request, metadataOf(nodeId), (error) =>
+      error === null ? resolve() : reject(error),
+    );
+  });
+  report({ kind: "changed", sentAtMs, answeredAtMs: monotonicMs() });
+}
+
+if (import.meta.main) {
+  const [address = ""] = process.argv.slice(2);
+  const changer = connect(address);
+  let watchers: Watchers | undefined;
+  for await (const line of console) {
+    const [command, count] = line.split(" ");
+    if (command === "open") watchers = new Watchers(address, Number(count));
+    else if (command === "change") await change(changer);
+    else if (command === "close") {
+      watchers?.close();
+      report({ kind: "closed" });
+    } else break;
+  }
+  process.exit(0);
+}
