@@ -13,12 +13,11 @@ import {
   type PeerChange,
   type SeenHost,
   type SeenInterface,
-  type SeenPeer,
   type SeenRoute,
   type Step,
   type WantedHost,
 } from "./host-state.ts";
-import type { PublicKey } from "./key.ts";
+import { SeenPeers } from "./seen-peers.ts";
 
 /** Index of a link that was just made: the kernel chose it, and the next reading tells. */
 export const unknownIndex = 0;
@@ -51,10 +50,10 @@ export function foldStep(seen: SeenHost, step: Step, wanted: WantedHost): SeenHo
       return withLink(seen, {
         publicKey: wanted.publicKey,
         listenPort: wanted.listenPort,
-        peers: foldPeers(new Map(), wholeMesh(wanted)),
+        peers: SeenPeers.of(new Map()).fold(wholeMesh(wanted)),
       });
     case "set-peers":
-      return withLink(seen, { peers: foldPeers(seen.interface?.peers ?? new Map(), step.changes) });
+      return withLink(seen, { peers: SeenPeers.of(seen.interface?.peers ?? new Map()).fold(step.changes) });
     case "add-loopback":
       return {
         ...seen,
@@ -170,54 +169,4 @@ export function wholeMesh(wanted: WantedHost): PeerChange[] {
       ...(wanted.keepaliveSeconds === undefined ? {} : { keepaliveSeconds: wanted.keepaliveSeconds }),
     };
   });
-}
-
-const newPeer: SeenPeer = {
-  allowedIps: [],
-  latestHandshakeSeconds: 0,
-  receivedBytes: 0,
-  sentBytes: 0,
-  hasPresharedKey: false,
-};
-
-/** In order: the last peer that is given a prefix has it, and whoever had it before loses it without a word. */
-function foldPeers(
-  peers: ReadonlyMap<PublicKey, SeenPeer>,
-  changes: readonly PeerChange[],
-): ReadonlyMap<PublicKey, SeenPeer> {
-  const next = new Map(peers);
-  const owners = new Map<string, PublicKey>();
-  for (const [publicKey, peer] of peers) for (const text of peer.allowedIps) owners.set(text, publicKey);
-  for (const change of changes) {
-    const before = next.get(change.publicKey);
-    if (change.remove === true) {
-      next.delete(change.publicKey);
-      for (const text of before?.allowedIps ?? []) owners.delete(text);
-      continue;
-    }
-    next.set(change.publicKey, foldPeer(before ?? newPeer, change));
-    if (change.allowedIps === undefined) continue;
-    for (const text of before?.allowedIps ?? []) owners.delete(text);
-    for (const text of change.allowedIps) {
-      const owner = owners.get(text);
-      const loser = owner === undefined ? undefined : next.get(owner);
-      if (owner !== undefined && loser !== undefined && owner !== change.publicKey) {
-        next.set(owner, { ...loser, allowedIps: loser.allowedIps.filter((each) => each !== text) });
-      }
-      owners.set(text, change.publicKey);
-    }
-  }
-  return next;
-}
-
-function foldPeer(peer: SeenPeer, change: PeerChange): SeenPeer {
-  const { keepaliveSeconds: keepaliveBefore, ...rest } = peer;
-  const keepaliveSeconds = change.keepaliveSeconds ?? keepaliveBefore ?? 0;
-  return {
-    ...rest,
-    ...(change.endpoint === undefined ? {} : { endpoint: change.endpoint }),
-    ...(change.allowedIps === undefined ? {} : { allowedIps: [...change.allowedIps].toSorted() }),
-    ...(keepaliveSeconds === 0 ? {} : { keepaliveSeconds }),
-    ...(change.clearPresharedKey === true ? { hasPresharedKey: false } : {}),
-  };
 }

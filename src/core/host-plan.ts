@@ -28,6 +28,7 @@ import {
 } from "./host-state.ts";
 import type { PublicKey } from "./key.ts";
 import type { Peer } from "./mesh.ts";
+import { diffMeshes } from "./mesh-changes.ts";
 import { parseAddress, type Prefix } from "./prefix.ts";
 import { quote, type Problem } from "./problem.ts";
 
@@ -73,7 +74,7 @@ export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembe
 export function planDown(
   wanted: Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey">,
   seen: SeenHost,
-  remembered: Omit<Remembered, "endpoints" | "formerPeers">,
+  remembered: Omit<Remembered, "endpoints" | "formerPeers" | "held">,
 ): HostPlan {
   const draft = new Draft(
     { ...wanted, listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true },
@@ -226,18 +227,54 @@ function planDevice(draft: Draft, remembered: Remembered): void {
 
 /** Removals first, so that a prefix is given up before another peer takes it. */
 function planPeers(wanted: WantedHost, link: SeenInterface, remembered: Remembered): PeerChange[] {
+  const { held } = remembered;
+  const { unwanted, peers } =
+    held !== undefined && isComparable(held, wanted)
+      ? differing(held, wanted)
+      : { unwanted: unwantedPeers(wanted, link, remembered), peers: wanted.peers };
   const changes: PeerChange[] = [];
-  const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
-  for (const publicKey of link.peers.keys()) {
-    if (wantedKeys.has(publicKey)) continue;
-    // An unknown peer that stays keeps what no wanted peer has: WireGuard takes an equal prefix from it by itself.
-    if (wanted.exact || remembered.formerPeers.has(publicKey)) changes.push({ publicKey, remove: true });
+  for (const publicKey of unwanted) {
+    if (link.peers.has(publicKey)) changes.push({ publicKey, remove: true });
   }
-  for (const peer of wanted.peers) {
+  for (const peer of peers) {
     const change = planPeer(peer, link.peers.get(peer.publicKey), wanted, remembered.endpoints);
     if (change !== undefined) changes.push(change);
   }
   return changes;
+}
+
+function unwantedPeers(wanted: WantedHost, link: SeenInterface, { formerPeers }: Remembered): PublicKey[] {
+  const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
+  // An unknown peer that stays keeps what no wanted peer has: WireGuard takes an equal prefix from it by itself.
+  return [...link.peers.keys()].filter(
+    (publicKey) => !wantedKeys.has(publicKey) && (wanted.exact || formerPeers.has(publicKey)),
+  );
+}
+
+/** True when what was planned for a peer then is what would be planned for it now. */
+function isComparable(held: WantedHost, wanted: WantedHost): boolean {
+  return (
+    held.interfaceName === wanted.interfaceName &&
+    held.publicKey === wanted.publicKey &&
+    held.listenPort === wanted.listenPort &&
+    held.keepaliveSeconds === wanted.keepaliveSeconds &&
+    (held.exact || !wanted.exact)
+  );
+}
+
+/** Peers that are wanted otherwise than those that the interface holds, and keys that are wanted no more. */
+function differing(
+  held: WantedHost,
+  wanted: WantedHost,
+): { readonly unwanted: readonly PublicKey[]; readonly peers: readonly Peer[] } {
+  const changes = diffMeshes(held, wanted);
+  const peers = changes.flatMap(({ kind, peer }) => (kind === "removed" ? [] : [peer]));
+  const keys = new Set(peers.map(({ publicKey }) => publicKey));
+  const unwanted = changes.flatMap((change) => {
+    const { publicKey } = change.kind === "changed" ? change.before : change.peer;
+    return change.kind === "added" || keys.has(publicKey) ? [] : [publicKey];
+  });
+  return { unwanted, peers };
 }
 
 function planPeer(

@@ -31,6 +31,7 @@ export interface WantedHost {
   readonly mtu: number;
   readonly keepaliveSeconds?: number;
   readonly clusterNets: readonly Prefix[];
+  /** Sorted by node ID. */
   readonly peers: readonly Peer[];
   /** Own loopback addresses, in order; the first of a family is the `src` of its route. */
   readonly loopbackAddresses: readonly Address[];
@@ -103,20 +104,28 @@ export interface Remembered {
    * tombstone, a changed key), so it goes even while a picture is not full; other unwanted peers then stay (C4.8).
    */
   readonly formerPeers: ReadonlySet<PublicKey>;
+  /**
+   * What was wanted when the interface was last brought to hold all of it, with no reading since. Peers that are still
+   * wanted so are not looked at; they were planned by the same `endpoints`.
+   */
+  readonly held?: WantedHost;
   /** What decides about endpoints (C4.6). */
   readonly endpoints: EndpointMemory;
 }
+
+/** What is known of some peers. */
+type Lookup<T> = Pick<ReadonlyMap<PublicKey, T>, "get">;
 
 /** Endpoint rule of C4.6: what was announced when the endpoint was set, and how long a peer has been silent. */
 export interface EndpointMemory {
   /** The first comparison since this program started: silence is not known, so the last handshake decides. */
   readonly starting: boolean;
   /** Announced endpoint that was last set or found right, by key. */
-  readonly announced: ReadonlyMap<PublicKey, string>;
+  readonly announced: Lookup<string>;
   /** Endpoints that a command which failed was to set, and may have set, by key. */
-  readonly tried: ReadonlyMap<PublicKey, ReadonlySet<string>>;
+  readonly tried: Lookup<ReadonlySet<string>>;
   /** Milliseconds (monotonic) for which the received bytes of a peer stand still; absent: not known. */
-  readonly quietMs: ReadonlyMap<PublicKey, number>;
+  readonly quietMs: Lookup<number>;
   readonly nowSeconds: number;
 }
 

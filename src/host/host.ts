@@ -21,8 +21,11 @@ import {
 } from "../core/host-plan.ts";
 import { announcedEndpoint } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
+import type { Peer } from "../core/mesh.ts";
+import { diffMeshes } from "../core/mesh-changes.ts";
 import { containsAddress, unusableReason, type Address, type Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
+import { SeenPeers } from "../core/seen-peers.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { applySteps, knowsPlusAllowedIps, portInUse, type Applied, type ApplyOptions } from "./apply.ts";
@@ -107,8 +110,8 @@ export function createHost(options: HostOptions): LinuxHost {
 
 export class LinuxHost implements Host {
   readonly #options: HostOptions;
-  /** What is known of the host and for which networks it was read; absent: it must be read first. */
-  #model: { readonly seen: SeenHost; readonly networks: string } | undefined;
+  /** What is known of the host; absent: it must be read first. */
+  #model: Model | undefined;
   /** Raised by each `invalidate`: what was begun before it knows nothing of what it told of. */
   #generation = 0;
   #index: number | undefined;
@@ -116,10 +119,14 @@ export class LinuxHost implements Host {
   #plusAllowedIps: boolean | undefined;
   #networks: readonly Prefix[] = [];
   #starting = true;
-  #announced: ReadonlyMap<PublicKey, string> = new Map();
+  /** Endpoint of each of the peers that were last set or found right. */
+  readonly #announced = new Map<PublicKey, string>();
+  #rightPeers: readonly Peer[] = [];
   /** Endpoints that commands which failed since then were to set. */
   #tried: ReadonlyMap<PublicKey, ReadonlySet<string>> = new Map();
-  #ourPeers: ReadonlySet<PublicKey> = new Set();
+  /** Peers that were wanted when all was last done, and keys of those wanted since then that may be there. */
+  #donePeers: readonly Peer[] = [];
+  #begunPeers: ReadonlySet<PublicKey> = new Set();
   /** Received bytes of each peer, since when they stand still, and when that was last looked at. */
   #received: ReadonlyMap<PublicKey, { bytes: number; sinceMs: number }> = new Map();
   #readAtMs = 0;
@@ -217,37 +224,50 @@ export class LinuxHost implements Host {
     signal: AbortSignal | undefined,
   ): Promise<ApplyResult & Pick<Applied, "left">> {
     const turn = this.#begin(signal);
+    let before: SeenHost | undefined;
     try {
-      const before = await this.#known(wanted, turn);
-      const plan = planHost(wanted, before, this.#remembered(wanted));
-      const wantedKeys = wanted.peers.map((peer) => peer.publicKey);
-      // Only those that are still there: while nothing succeeds, keys that come and go must not add up.
-      const there = [...this.#ourPeers].filter((key) => before.interface?.peers.has(key) === true);
-      this.#ourPeers = new Set([...there, ...wantedKeys]);
+      before = await this.#known(wanted, turn);
+      const plan = planHost(wanted, before, this.#remembered(wanted, this.#model?.held));
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
       const { seen, ...applied } = await this.#carryOut(plan, wanted, before, turn);
       const unset = applied.left.filter((step) => step.kind === "set-peers" || step.kind === "sync-conf");
       if (unset.length > 0) this.#doubtEndpoints(unset, wanted);
       else this.#learnEndpoints(wanted);
       const problems = [...plan.problems, ...applied.problems];
-      if (applied.left.length > 0) return { complete: false, ...applied, problems };
-      // Whoever of them was not wanted any more is gone now.
-      this.#ourPeers = new Set(wantedKeys);
-      const held = applied.done.some(isDecidedByHost)
+      if (applied.left.length > 0) {
+        this.#noteBegun(wanted, before);
+        return { complete: false, ...applied, problems };
+      }
+      // Whoever was not wanted any more is gone now.
+      this.#donePeers = wanted.peers;
+      this.#begunPeers = new Set();
+      const verified = applied.done.some(isDecidedByHost)
         ? await this.#verify(wanted, this.#begin(signal))
         : { seen, unheld: [] };
-      if (held.unheld.length === 0) await this.#rememberAfter(wanted, held.seen);
+      const complete = verified.unheld.length === 0;
+      if (complete) await this.#rememberAfter(wanted, verified.seen);
+      // An interface that is left alone holds nothing of ours.
+      if (complete && this.#model !== undefined && !plan.problems.some(isForeignInterface)) {
+        this.#model = { ...this.#model, held: wanted };
+      }
       return {
-        complete: held.unheld.length === 0,
+        complete,
         done: applied.done,
         left: [],
-        problems: [...problems, ...held.unheld],
-        seen: held.seen,
+        problems: [...problems, ...verified.unheld],
+        seen: verified.seen,
       };
     } catch (error) {
       this.#model = undefined;
+      if (before !== undefined) this.#noteBegun(wanted, before);
       return { ...unreadable(error), left: [] };
     }
+  }
+
+  /** What was wanted may be there in part. Of before only what still is: while nothing succeeds, keys must not add up. */
+  #noteBegun(wanted: WantedHost, { interface: link }: SeenHost): void {
+    const there = [...this.#begunPeers].filter((key) => link?.peers.has(key) === true);
+    this.#begunPeers = new Set([...there, ...wanted.peers.map((peer) => peer.publicKey)]);
   }
 
   /** The model, read anew when there is none or when it does not cover these networks. */
@@ -255,7 +275,7 @@ export class LinuxHost implements Host {
     const networks = this.#knownNetworks(wanted.clusterNets);
     const covered = textsOf(networks);
     if (this.#model?.networks === covered) return this.#model.seen;
-    const seen = await this.#read(run, wanted.interfaceName, networks, wanted.publicKey);
+    const seen = prepare(await this.#read(run, wanted.interfaceName, networks, wanted.publicKey));
     this.#keep(seen, networks, generation);
     return seen;
   }
@@ -319,7 +339,6 @@ export class LinuxHost implements Host {
       log.info("Creating the interface", { interface: interfaceName, implementation: this.#implementation });
     }
     this.#plusAllowedIps ??= knowsPlusAllowedIps(await run(["wg", "--version"]));
-    const nodeIds = new Map(wanted.peers.map((peer) => [peer.publicKey, peer.nodeId]));
     let after = seen;
     const options: ApplyOptions = {
       run,
@@ -331,7 +350,7 @@ export class LinuxHost implements Host {
       },
       interfaceName,
       listenPort: wanted.listenPort,
-      nodeIdOf: (publicKey) => nodeIds.get(publicKey),
+      nodeIdOf: (publicKey) => wanted.peers.find((peer) => peer.publicKey === publicKey)?.nodeId,
       checkFiles: (step) => this.#checkFiles(step, wanted),
       rememberLoopback: (address, ours) => this.#rememberLoopback(address, ours),
       onDone: (step) => {
@@ -396,12 +415,17 @@ export class LinuxHost implements Host {
   #learnEndpoints(wanted: WantedHost): void {
     this.#starting = false;
     this.#tried = new Map();
-    const announced = new Map<PublicKey, string>();
-    for (const peer of wanted.peers) {
-      const endpoint = announcedEndpoint(peer, wanted.listenPort);
-      if (endpoint !== undefined) announced.set(peer.publicKey, endpoint);
+    const changes = diffMeshes({ peers: this.#rightPeers }, wanted);
+    this.#rightPeers = wanted.peers;
+    for (const change of changes) {
+      if (change.kind !== "added") {
+        this.#announced.delete((change.kind === "changed" ? change.before : change.peer).publicKey);
+      }
     }
-    this.#announced = announced;
+    for (const { kind, peer } of changes) {
+      const endpoint = kind === "removed" ? undefined : announcedEndpoint(peer, wanted.listenPort);
+      if (endpoint !== undefined) this.#announced.set(peer.publicKey, endpoint);
+    }
   }
 
   /** What a command that failed may have set all the same: an endpoint found so has not roamed. */
@@ -422,7 +446,7 @@ export class LinuxHost implements Host {
     this.#tried = tried;
   }
 
-  #ownership({ clusterNets, publicKey }: DownWanted): Omit<Remembered, "endpoints" | "formerPeers"> {
+  #ownership({ clusterNets, publicKey }: DownWanted): Omit<Remembered, "endpoints" | "formerPeers" | "held"> {
     const { memory, ourKeys } = this.#options;
     const remembers = memory.get();
     const now = new Set(clusterNets.map((network) => network.text));
@@ -447,17 +471,25 @@ export class LinuxHost implements Host {
     );
   }
 
-  #remembered(wanted: WantedHost): Remembered {
-    const quietMs = new Map<PublicKey, number>();
-    for (const [publicKey, { sinceMs }] of this.#received) quietMs.set(publicKey, this.#readAtMs - sinceMs);
+  #remembered(wanted: WantedHost, held?: WantedHost): Remembered {
+    const [received, readAtMs] = [this.#received, this.#readAtMs];
+    const quietMs = (publicKey: PublicKey): number | undefined => {
+      const last = received.get(publicKey);
+      return last === undefined ? undefined : readAtMs - last.sinceMs;
+    };
     return {
       ...this.#ownership(wanted),
-      formerPeers: this.#ourPeers,
+      // With `held` nobody asks.
+      formerPeers:
+        held === undefined
+          ? new Set([...this.#donePeers.map((peer) => peer.publicKey), ...this.#begunPeers])
+          : new Set(),
+      ...(held === undefined ? {} : { held }),
       endpoints: {
         starting: this.#starting,
         announced: this.#announced,
         tried: this.#tried,
-        quietMs,
+        quietMs: { get: quietMs },
         nowSeconds: Math.floor(this.#options.clock.wallTime().getTime() / 1000),
       },
     };
@@ -545,6 +577,15 @@ export class LinuxHost implements Host {
   }
 }
 
+/** What is known of the host without looking. */
+interface Model {
+  readonly seen: SeenHost;
+  /** Texts of the networks for which it was read. */
+  readonly networks: string;
+  /** What was wanted when all of it was found or done, since the reading. */
+  readonly held?: WantedHost;
+}
+
 /** One reading and what is done upon it. */
 interface Turn {
   /** `LinuxHost`'s when it began. */
@@ -577,6 +618,17 @@ function isDecidedByHost(step: Step): boolean {
     step.kind === "set-device" ||
     step.kind === "sync-conf"
   );
+}
+
+function isForeignInterface({ kind }: Problem): boolean {
+  return kind === "interface-foreign";
+}
+
+/** Ready to be changed peer by peer. */
+function prepare(seen: SeenHost): SeenHost {
+  const link = seen.interface;
+  if (link === undefined) return seen;
+  return { ...seen, interface: { ...link, peers: SeenPeers.of(link.peers).prepare() } };
 }
 
 function textsOf(networks: readonly Prefix[]): string {

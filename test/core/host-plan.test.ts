@@ -2,6 +2,7 @@
  * The host plan as tables: what is seen, and the commands that make it as wanted, in their order.
  */
 import { describe, expect, test } from "bun:test";
+import { array, assert, boolean, integer, property, record, subarray, uniqueArray } from "fast-check";
 import { renderStep } from "../../src/core/host-commands.ts";
 import { foldStep } from "../../src/core/host-fold.ts";
 import {
@@ -11,9 +12,12 @@ import {
   type SeenHost,
   type SeenPeer,
   type SeenRoute,
+  type Step,
   type WantedHost,
 } from "../../src/core/host-plan.ts";
-import type { SeenInterface } from "../../src/core/host-state.ts";
+import { announcedEndpoint, type SeenInterface } from "../../src/core/host-state.ts";
+import type { PublicKey } from "../../src/core/key.ts";
+import type { Peer } from "../../src/core/mesh.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { peerOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
 
@@ -604,3 +608,67 @@ test("foldStep() takes a prefix from the peer that had it when another is given 
   expect(peers?.get(publicKeyOf(2))?.allowedIps).toEqual(["10.192.2.0/24", "10.192.3.0/24"]);
   expect(peers?.get(publicKeyOf(3))?.allowedIps).toEqual([]);
 });
+
+const anyPeer = record({
+  number: integer({ min: 2, max: 9 }),
+  key: integer({ min: 2, max: 9 }),
+  moved: boolean(),
+  prefixes: subarray(["a", "b", "c"]),
+});
+const anyWanted = record({
+  peers: uniqueArray(anyPeer, { selector: ({ number }) => number, maxLength: 6 }),
+  exact: boolean(),
+});
+
+test("planHost() with what the interface holds plans what it plans with a look at every peer", () => {
+  const all = new Map<string, Peer>();
+  // The same object for the same peer, as a mesh made of another one has it.
+  const peerWith = ({ number, key, moved, prefixes }: ReturnType<typeof anyPeer.generate>["value"]): Peer => {
+    const name = [number, key, moved, ...prefixes].join(" ");
+    const networks = prefixes.map((letter) => `10.192.${number}${"abc".indexOf(letter)}.0/24`);
+    const made = peerOf(number, { key, prefixes: networks, ...(moved ? { address: "192.0.2.99" } : {}) });
+    const peer = all.get(name) ?? made;
+    all.set(name, peer);
+    return peer;
+  };
+  assert(
+    property(array(anyWanted, { minLength: 2, maxLength: 10 }), (meshes) => {
+      let seen = doneHost(wantedHost({ peers: [peerOf(2), peerOf(11)] }));
+      let held: WantedHost | undefined;
+      const former = new Set<PublicKey>();
+      for (const { peers, exact } of meshes) {
+        const byKey = new Map(peers.map((each) => [each.key, each]));
+        const wanted = wantedHost({
+          exact,
+          peers: [...byKey.values()].map(peerWith).toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1)),
+        });
+        const endpoints = {
+          ...remembered().endpoints,
+          announced: new Map(
+            held?.peers.map((peer) => [peer.publicKey, announcedEndpoint(peer, 7838) ?? ""]),
+          ),
+        };
+        const memory = remembered({ formerPeers: former, endpoints });
+        const whole = planHost(wanted, seen, memory);
+        const quick = planHost(wanted, seen, held === undefined ? memory : { ...memory, held });
+        expect(quick.steps.map(sortedRemovals)).toEqual(whole.steps.map(sortedRemovals));
+        seen = quick.steps.reduce((state, step) => foldStep(state, step, wanted), seen);
+        held = wanted;
+        former.clear();
+        for (const { publicKey } of wanted.peers) former.add(publicKey);
+      }
+    }),
+    { numRuns: 300 },
+  );
+});
+
+/** Who is removed first does not matter. */
+function sortedRemovals(step: Step): Step {
+  if (step.kind !== "set-peers") return step;
+  const removals = step.changes.filter(({ remove }) => remove === true);
+  const others = step.changes.filter(({ remove }) => remove !== true);
+  return {
+    ...step,
+    changes: [...removals.toSorted((a, b) => (a.publicKey < b.publicKey ? -1 : 1)), ...others],
+  };
+}
