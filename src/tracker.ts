@@ -79,7 +79,10 @@ export class Tracker {
   /** As last built. */
   #mesh: Mesh = { peers: [] };
   #learned: readonly LearnedCurator[] = [];
-  #learnedOf: NodeSet | undefined;
+  /** Consensus members that the current stream has named. */
+  readonly #members = new Map<NodeId, Node>();
+  /** They may be otherwise than when Curators were last learned of them. */
+  #membersChanged = false;
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
 
   constructor(settings: TrackerSettings) {
@@ -131,9 +134,9 @@ export class Tracker {
   curators(clusterNets: readonly Prefix[]): readonly LearnedCurator[] {
     const { picture } = this;
     const whole = picture === "believed" || (picture === "partial" && this.#settled);
-    if (!whole || this.#learnedOf === this.#nodes) return this.#learned;
-    this.#learnedOf = this.#nodes;
-    const next = learnedCurators(this.#nodes.current.values(), clusterNets);
+    if (!whole || !this.#membersChanged) return this.#learned;
+    this.#membersChanged = false;
+    const next = learnedCurators(this.#members.values(), clusterNets);
     const same =
       next.length === this.#learned.length &&
       next.every(({ address, nodeId }, at) => {
@@ -244,6 +247,8 @@ export class Tracker {
 
   #open(stream: number): void {
     this.#nodes = foldStreamOpened(this.#nodes, stream);
+    this.#members.clear();
+    this.#membersChanged = true;
     this.#replacement = undefined;
     this.#firstEventMs = undefined;
     this.#settled = false;
@@ -266,8 +271,8 @@ export class Tracker {
     this.#eventProblems = eventProblems;
     const before = this.#nodes;
     this.#nodes = foldEvent(before, event, { nowMs, peers: peersOf(this.#mesh) });
-    for (const { id } of event.nodes) this.#touched.add(id);
-    for (const id of event.tombstones) this.#touched.add(id);
+    for (const node of event.nodes) this.#touch(node.id, node);
+    for (const id of event.tombstones) this.#touch(id, undefined);
     // A picture that is believed lets go of all that it lacks.
     if (this.#nodes.carried.size === 0) for (const id of before.carried.keys()) this.#touched.add(id);
     if (this.#nodes.picture !== "partial") this.#fullMs ??= nowMs;
@@ -275,6 +280,13 @@ export class Tracker {
       this.#complete = true;
       this.#believed = true;
     }
+  }
+
+  #touch(id: NodeId, node: Node | undefined): void {
+    this.#touched.add(id);
+    if (node?.consensusMember === true) this.#members.set(id, node);
+    else if (!this.#members.delete(id)) return;
+    this.#membersChanged = true;
   }
 
   #pictureProblems(): readonly Problem[] {

@@ -4,7 +4,7 @@
  * Meshes made one of the other share the peers that did not change, so nearly all of the work is to see that two
  * objects are the same.
  */
-import { samePeer, type Mesh, type Peer } from "./mesh.ts";
+import { differingRange, samePeer, type Mesh, type Peer } from "./mesh.ts";
 
 export type MeshChange =
   | { readonly kind: "added" | "removed"; readonly peer: Peer }
@@ -13,20 +13,21 @@ export type MeshChange =
 /** The changes from one mesh to the next, sorted by node ID. Empty when they are equal. */
 export function diffMeshes(before: Mesh, after: Mesh): readonly MeshChange[] {
   const changes: MeshChange[] = [];
-  if (before.peers === after.peers) return changes;
-  let at = 0;
-  for (const peer of after.peers) {
-    let old = before.peers[at];
-    for (; old !== undefined && old !== peer && old.nodeId < peer.nodeId; old = before.peers[++at]) {
+  const { from, beforeTo, afterTo } = differingRange(before.peers, after.peers);
+  let at = from;
+  for (const peer of after.peers.slice(from, afterTo)) {
+    let old = at < beforeTo ? before.peers[at] : undefined;
+    while (old !== undefined && old !== peer && old.nodeId < peer.nodeId) {
       changes.push({ kind: "removed", peer: old });
+      old = ++at < beforeTo ? before.peers[at] : undefined;
     }
-    if (old !== peer && old?.nodeId !== peer.nodeId) {
+    if (old?.nodeId !== peer.nodeId) {
       changes.push({ kind: "added", peer });
       continue;
     }
     at++;
-    if (old !== undefined && !samePeer(old, peer)) changes.push({ kind: "changed", peer, before: old });
+    if (!samePeer(old, peer)) changes.push({ kind: "changed", peer, before: old });
   }
-  for (const peer of before.peers.slice(at)) changes.push({ kind: "removed", peer });
+  for (const peer of before.peers.slice(at, beforeTo)) changes.push({ kind: "removed", peer });
   return changes;
 }

@@ -10,7 +10,7 @@
  */
 import { ClusternetError } from "../errors.ts";
 import { decodePublicKey, type PrivateKey, parsePrivateKey } from "./key.ts";
-import { placeOfPeer, type Mesh, type Peer } from "./mesh.ts";
+import { differingRange, type Mesh, type Peer } from "./mesh.ts";
 import { asNodeId, type Node, type NodeId } from "./node.ts";
 import { type Address, comparePrefixes, decodeAddress, decodePrefix } from "./prefix.ts";
 
@@ -53,6 +53,12 @@ function renderPeers(peers: readonly Peer[], { listenPort, keepaliveSeconds }: W
   return lines.length === 0 ? "" : `${lines.join("\n")}\n`;
 }
 
+interface Piece {
+  /** Of how many peers. */
+  readonly count: number;
+  readonly text: string;
+}
+
 /** A piece of the text has so many peers when it is made, and at most twice as many before it is cut. */
 const peersOfPiece = 64;
 
@@ -63,43 +69,47 @@ const peersOfPiece = 64;
 export class WgConfigText {
   readonly #settings: WgSettings;
   readonly #head: string;
-  #pieces: readonly { readonly peers: readonly Peer[]; readonly text: string }[] = [];
+  #peers: readonly Peer[] = [];
+  #pieces: readonly Piece[] = [];
 
   constructor(settings: WgSettings, privateKey: PrivateKey) {
     this.#settings = settings;
     this.#head = renderHead(settings, privateKey);
   }
 
-  render(mesh: Mesh): string {
-    const before = this.#pieces;
-    const pieces = [];
-    let from = 0;
-    for (let at = 0; at < Math.max(before.length, 1); at++) {
-      const piece = before[at];
-      // A piece ends where the next one begins, whoever came or went meanwhile.
-      const next = before[at + 1]?.peers[0]?.nodeId;
-      const to = next === undefined ? mesh.peers.length : placeOfPeer(mesh, next, from);
-      if (piece !== undefined && isRange(piece.peers, mesh.peers, from, to)) pieces.push(piece);
-      else pieces.push(...this.#cut(mesh.peers.slice(from, to)));
-      from = to;
+  render({ peers }: Mesh): string {
+    const { from, beforeTo, afterTo } = differingRange(this.#peers, peers);
+    // Pieces that lie wholly in what both have in common stay; all between them is cut anew.
+    const kept: Piece[] = [];
+    const keptBehind: Piece[] = [];
+    let begin = 0;
+    let end = peers.length;
+    let at = 0;
+    for (const piece of this.#pieces) {
+      const to = at + piece.count;
+      if (to <= from) {
+        kept.push(piece);
+        begin = to;
+      } else if (at >= beforeTo) {
+        if (keptBehind.length === 0) end = at + afterTo - beforeTo;
+        keptBehind.push(piece);
+      }
+      at = to;
     }
-    this.#pieces = pieces;
-    return this.#head + pieces.map(({ text }) => text).join("");
+    this.#peers = peers;
+    this.#pieces = [...kept, ...this.#cut(peers.slice(begin, end)), ...keptBehind];
+    return this.#head + this.#pieces.map(({ text }) => text).join("");
   }
 
-  #cut(peers: readonly Peer[]): { readonly peers: readonly Peer[]; readonly text: string }[] {
+  #cut(peers: readonly Peer[]): Piece[] {
     const size = peers.length <= 2 * peersOfPiece ? peers.length : peersOfPiece;
-    const pieces = [];
+    const pieces: Piece[] = [];
     for (let from = 0; from < peers.length; from += size) {
       const piece = peers.slice(from, from + size);
-      pieces.push({ peers: piece, text: renderPeers(piece, this.#settings) });
+      pieces.push({ count: piece.length, text: renderPeers(piece, this.#settings) });
     }
     return pieces;
   }
-}
-
-function isRange(piece: readonly Peer[], peers: readonly Peer[], from: number, to: number): boolean {
-  return piece.length === to - from && piece.every((peer, index) => peer === peers[from + index]);
 }
 
 /** As `wg` writes and reads it: 192.0.2.2:7838 or [2001:db8::2]:7838. */
