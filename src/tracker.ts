@@ -239,7 +239,7 @@ export class Tracker {
         this.#live.delete(id);
       } else if (this.#judged.get(id) !== node) {
         this.#judged.set(id, node);
-        this.#live.set(judgeNode(node, rules));
+        this.#live.set(judgeNode(node, rules, isByRules ? this.#live.claimOf(id) : undefined));
       }
     }
     this.#touched.clear();

@@ -52,7 +52,12 @@ interface Refusal {
   readonly message: string;
 }
 
-export function judgeNode(node: Node, rules: ClaimRules): Claim {
+/**
+ * `known` is what the same rules made of the node before: it is given back when the node says the same in another order
+ * or about something else, which is found without reading any of its texts again.
+ */
+export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
+  if (known !== undefined && saysTheSame(node, known)) return known;
   const nodeId = node.id;
   // Not on the mesh (yet): such a node may lack anything without being wrong.
   if (node.publicKey === "" && node.prefixCount === 0) {
@@ -103,6 +108,18 @@ export function judgeNode(node: Node, rules: ClaimRules): Claim {
     problems,
     problemCount,
   };
+}
+
+/** True when the node's texts are exactly what the claim was accepted with, nothing having been left out of it. */
+function saysTheSame(node: Node, claim: Claim): boolean {
+  const { publicKey, address, prefixes, problemCount } = claim;
+  if (publicKey === undefined || address === undefined || problemCount > 0) return false;
+  if (node.publicKey !== publicKey || node.externalAddress !== address.text) return false;
+  const { length } = prefixes;
+  if (node.prefixCount !== length || node.prefixes.length !== length) return false;
+  if (prefixes.every(({ text }, index) => text === node.prefixes[index])) return true;
+  const texts = new Set(node.prefixes);
+  return texts.size === length && prefixes.every(({ text }) => texts.has(text));
 }
 
 function judgeKey(node: Node, { ownPublicKey }: ClaimRules): PublicKey | Refusal {

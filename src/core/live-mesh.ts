@@ -26,6 +26,8 @@ import { collectOwners, PrefixIndex, withoutOwner, withOwner, type Owners } from
 import type { Prefix } from "./prefix.ts";
 import type { Problem } from "./problem.ts";
 
+const noTexts: ReadonlySet<string> = new Set();
+
 export class LiveMesh {
   readonly #self: NodeId;
   readonly #claims = new Map<NodeId, Claim>();
@@ -55,6 +57,11 @@ export class LiveMesh {
   /** The node claims nothing any more. */
   delete(nodeId: NodeId): void {
     this.#replace(nodeId, undefined);
+  }
+
+  /** What the node claims. */
+  claimOf(nodeId: NodeId): Claim | undefined {
+    return this.#claims.get(nodeId);
   }
 
   /** What this node announces: nobody else gets any of it. */
@@ -101,8 +108,8 @@ export class LiveMesh {
   #replace(nodeId: NodeId, claim: Claim | undefined): void {
     const before = this.#claims.get(nodeId);
     if (before === claim) return;
-    const kept = new Set(claim?.prefixes.map(({ text }) => text));
-    const had = new Set(before?.prefixes.map(({ text }) => text));
+    const kept = before === undefined ? noTexts : new Set(claim?.prefixes.map(({ text }) => text));
+    const had = before === undefined ? noTexts : new Set(before.prefixes.map(({ text }) => text));
     if (before?.publicKey !== undefined && before.publicKey !== claim?.publicKey) {
       const owners = withoutOwner(this.#keys.get(before.publicKey), nodeId);
       collectOwners(owners, this.#unsettled);
@@ -149,20 +156,22 @@ export class LiveMesh {
       if (claim === undefined) continue;
       let isAlone = claim.problemCount <= maxProblemsOfNode;
       met.clear();
-      if (claim.publicKey !== undefined) {
-        if (followed.has(claim.publicKey)) isAlone = false;
-        else collectOwners(this.#keys.get(claim.publicKey), met);
-        followed.add(claim.publicKey);
+      const { publicKey, prefixes } = claim;
+      if (publicKey !== undefined) {
+        if (followed.has(publicKey)) isAlone = false;
+        else collectOwners(this.#keys.get(publicKey), met);
+        if (met.size > 1) followed.add(publicKey);
       }
-      for (const prefix of claim.prefixes) {
+      for (const prefix of prefixes) {
         if (followed.has(prefix.text)) isAlone = false;
         else this.#index.collectOwners(prefix, met);
-        followed.add(prefix.text);
+        if (met.size > 1) followed.add(prefix.text);
       }
-      for (const other of met) {
-        if (other === nodeId) continue;
+      // The node itself is always among them when it claims anything.
+      if (met.size > 1) {
         isAlone = false;
-        if (other !== this.#self) reached.add(other);
+        met.delete(this.#self);
+        for (const other of met) reached.add(other);
       }
       if (isAlone) alone.push(claim);
       else disputed.push(claim);

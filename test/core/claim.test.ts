@@ -264,3 +264,30 @@ test("every accepted prefix lies inside ClusterNet or is the node's own address"
     }),
   );
 });
+
+test("judgeNode() makes the same of a node whatever was made of it before", () => {
+  const anyNode = fc
+    .record({
+      publicKey: fc.constantFrom(keyOf(1), keyOf(2), ownKey, "", "nonsense"),
+      externalAddress: fc.constantFrom(
+        "192.0.2.2",
+        "192.0.2.3",
+        "192.0.2.1",
+        "2001:db8::2",
+        "2001:DB8::2",
+        "",
+      ),
+      prefixes: fc
+        .subarray(["192.0.2.2/32", "10.192.2.0/24", "fd00:c1:0:2::/64", "FD00:C1:0:2::/64", "10.0.0.0/8"])
+        .chain((texts) => fc.shuffledSubarray([...texts, ...texts], { minLength: texts.length })),
+    })
+    .map((fields) => nodeOf({ id: "b", ...fields }));
+  fc.assert(
+    fc.property(anyNode, anyNode, (before, node) => {
+      const anew = judgeNode(node, rules);
+      expect(judgeNode(node, rules, judgeNode(before, rules))).toEqual(anew);
+      expect(judgeNode(node, rules, anew)).toEqual(anew);
+    }),
+    { numRuns: 500 },
+  );
+});
