@@ -113,8 +113,14 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
+/** What the system said, without the call and path that Node puts behind it: "ENOSPC: no space left on device". */
+export function systemReason(error: unknown): string {
+  return messageOf(error).replace(/, \w+(?: '.*')?$/s, "");
+}
+
 /**
- * Prints an error with its causes and hints, one a line:
+ * Prints an error with its causes and hints, one a line. What the system said is left out where the message above it
+ * says so already: it would only add a path, which may be that of a temporary file and another one at each try.
  *
  *     Cannot read interface "nope0"
  *       because: Cannot run "ip link show nope0": exit code 1: Device "nope0" does not exist.
@@ -126,7 +132,9 @@ export function describeError(error: unknown): string {
   const lines: string[] = [];
   const hints: string[] = [];
   for (let each: unknown = error, depth = 0; each !== undefined && depth < 8; depth++) {
-    lines.push(depth === 0 ? messageOf(each) : `  because: ${messageOf(each)}`);
+    const told =
+      lines.at(-1)?.endsWith(systemReason(each)) === true && each instanceof Error && "code" in each;
+    if (!told) lines.push(depth === 0 ? messageOf(each) : `  because: ${messageOf(each)}`);
     if (each instanceof ClusternetError && each.hint !== undefined) hints.push(`  hint: ${each.hint}`);
     each = each instanceof Error ? each.cause : undefined;
   }

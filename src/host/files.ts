@@ -11,7 +11,7 @@ import { chmod, link, lstat, mkdir, open, readdir, rename, unlink, type FileHand
 import { basename, dirname, join } from "node:path";
 
 import { quote, type Problem } from "../core/problem.ts";
-import { ClusternetError, SettingsError, isSystemError, messageOf } from "../errors.ts";
+import { ClusternetError, SettingsError, isSystemError, systemReason } from "../errors.ts";
 
 /** Mode of every file that may hold a secret. */
 export const privateMode = 0o600;
@@ -20,11 +20,6 @@ export const privateMode = 0o600;
 const maxSocketPathBytes = 107;
 
 const temporaryName = /^\..+\.[0-9a-f]{16}\.clusternet-tmp$/;
-
-/** What the system said, without the call and path that Node puts behind it: "ENOSPC: no space left on device". */
-export function systemReason(error: unknown): string {
-  return messageOf(error).replace(/, \w+(?: '.*')?$/s, "");
-}
 
 /**
  * Path of a socket in the data directory. Throws SettingsError when it is too long for one: the kernel would cut it, or

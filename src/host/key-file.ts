@@ -7,8 +7,8 @@
 import { lstatSync } from "node:fs";
 import { parsePrivateKey, privateKeyFromBytes, type PrivateKey } from "../core/key.ts";
 import { quote, type Problem } from "../core/problem.ts";
-import { ClusternetError, SettingsError, isSystemError, messageOf } from "../errors.ts";
-import { makeFile, modeProblems, privateMode, readRegularFile, systemReason } from "./files.ts";
+import { ClusternetError, SettingsError, isSystemError, messageOf, systemReason } from "../errors.ts";
+import { makeFile, modeProblems, privateMode, readRegularFile } from "./files.ts";
 
 /** Name of the key file in the data directory. */
 export const keyFileName = "private.key";

@@ -22,8 +22,7 @@ import {
 } from "node:fs";
 
 import { quote } from "../core/problem.ts";
-import { ClusternetError, SettingsError, exitStatus, isSystemError } from "../errors.ts";
-import { systemReason } from "./files.ts";
+import { ClusternetError, SettingsError, exitStatus, isSystemError, systemReason } from "../errors.ts";
 import { openLibc } from "./libc.ts";
 
 /** What one agent alone may hold. */

@@ -12,7 +12,6 @@ import {
   removeLeftovers,
   replaceFile,
   socketPath,
-  systemReason,
 } from "../../src/host/files.ts";
 import { failure, octal, onDisk, withDirectory } from "./temporary.ts";
 
@@ -485,13 +484,4 @@ describe("bindPrivateSocket()", () => {
       expect(await readFile(path, "utf8")).toBe("mine");
     });
   });
-});
-
-test.each([
-  { from: "ENOSPC: no space left on device, write", want: "ENOSPC: no space left on device" },
-  { from: "ENOENT: no such file or directory, open '/a, b'", want: "ENOENT: no such file or directory" },
-  { from: "EEXIST: file already exists, link '/a' -> '/b'", want: "EEXIST: file already exists" },
-  { from: "something else", want: "something else" },
-])('systemReason() of "$from"', ({ from, want }) => {
-  expect(systemReason(new Error(from))).toBe(want);
 });
