@@ -18,7 +18,7 @@ import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
-import { ClusternetError, describeError, exitStatus, messageOf } from "./errors.ts";
+import { ClusternetError, describeError, describeInLine, exitStatus, messageOf } from "./errors.ts";
 import { createFollowCommand, createRunCommand, type RunCommand } from "./host/command.ts";
 import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
 import { createHost, type LinuxHost } from "./host/host.ts";
@@ -237,7 +237,7 @@ export class Service {
     const last = await file.read(key.publicKey, { closeToOthers: false });
     const memory = await this.#remember({ write: false });
     const host = this.#createHost(run, last, memory);
-    const seenFirst = await lookAtHost(host);
+    const seenFirst = await this.#unlessItMayPass(host.read());
     const { pull, own, sources } = await this.#wire(run, key, host, file, { last, memory, seen: seenFirst });
     await Promise.all([
       pull.hear(timeoutMs, signal),
@@ -356,7 +356,9 @@ export class Service {
       const run = createRunCommand();
       const keyPath = join(dataDirectory, keyFileName);
       // Before a key is made: a host that cannot run this is left as it was.
-      if ((await readKeyFile(keyPath)) === undefined) await chooseImplementation({ run, wireguard });
+      if ((await readKeyFile(keyPath)) === undefined) {
+        await this.#unlessItMayPass(chooseImplementation({ run, wireguard }));
+      }
       const { key, made, problems } = await ensureKeyFile(keyPath);
       this.#log.redact(key.reveal());
       if (made) this.#log.info("Made a private key", { publicKey: key.publicKey });
@@ -371,16 +373,20 @@ export class Service {
       this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
       const memory = await this.#remember({ write: true });
       const host = this.#createHost(run, last, memory);
-      const seen = await lookAtHost(host);
-      // An interface that is there tells what it uses; trying it out would make and delete a link.
+      const seen = await this.#unlessItMayPass(host.read());
+      // An interface that is there tells what it uses; trying it out would make and delete a link. On a host that could
+      // not be read nothing is tried: the first apply does, and tries again.
       const implementation =
-        seen?.interface?.implementation ?? (await chooseImplementation({ run, wireguard }));
+        seen === undefined
+          ? undefined
+          : (seen.interface?.implementation ??
+            (await this.#unlessItMayPass(chooseImplementation({ run, wireguard }))));
       this.#log.info("Agent starts", {
         version,
         node: this.#self,
         publicKey: key.publicKey,
         interface: this.#interfaceName,
-        wireguard: implementation,
+        wireguard: implementation ?? "unknown yet",
       });
       const housekeeping = new Housekeeping(
         {
@@ -495,6 +501,20 @@ export class Service {
       { own, pull: pull.state, connection: curator.connection, ...shared },
     );
     return { own, sources, underlay, pull, push };
+  }
+
+  /**
+   * What the start finds out of this host. Throws what tells that something is missing (exit 69); undefined for a
+   * failure that may pass, which is reported until the first apply knows better.
+   */
+  async #unlessItMayPass<T>(found: Promise<T>): Promise<T | undefined> {
+    try {
+      return await found;
+    } catch (error) {
+      if (!(error instanceof ClusternetError) || error.exit === exitStatus.unavailable) throw error;
+      this.#problems.replace("host", [{ kind: "apply-failed", message: describeInLine(error) }]);
+      return undefined;
+    }
   }
 
   #ownSettings(publicKey: PublicKey) {
@@ -616,19 +636,6 @@ const sourceIsSilent = "the source of this node's pod prefixes has not answered"
 
 function textsOf(prefixes: readonly Prefix[]): string {
   return prefixes.map(({ text }) => text).join(" ");
-}
-
-/**
- * The host as the start finds it. Throws what tells of a missing program; a failure that may pass is left to the first
- * apply.
- */
-async function lookAtHost(host: LinuxHost): Promise<SeenHost | undefined> {
-  try {
-    return await host.read();
-  } catch (error) {
-    if (error instanceof ClusternetError && error.exit === exitStatus.unavailable) throw error;
-    return undefined;
-  }
 }
 
 /**

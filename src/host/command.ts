@@ -104,7 +104,7 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     if (result === "late") {
       throw new CommandError(
         `Cannot run "${renderArgv(argv)}": still running after ${timeoutMs / 1000} s, so it was ended`,
-        { argv, exit: exitStatus.unavailable },
+        { argv },
       );
     }
     if (result.stdout.length > maxOutputBytes) {

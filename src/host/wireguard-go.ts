@@ -25,7 +25,8 @@ const tunPath = "/dev/net/tun";
 
 /**
  * The implementation with which an interface can be made. Throws ClusternetError (exit 69): a program is missing,
- * no CAP_NET_ADMIN, no kernel WireGuard, no wireguard-go, no /dev/net/tun.
+ * no CAP_NET_ADMIN, no kernel WireGuard, no wireguard-go, no /dev/net/tun. Throws CommandError of another exit when
+ * that could not be found out, since \`ip\` fails or hangs: it may work the next time.
  */
 export async function chooseImplementation(options: ImplementationOptions): Promise<Implementation> {
   const { run, wireguard, find = findProgram, tunDevice = tunPath } = options;
@@ -77,8 +78,10 @@ async function kernelHasWireguard(run: RunCommand): Promise<boolean> {
         error,
       );
     }
+    // "Operation not supported" is what a kernel without modules says.
+    if (/Unknown device type|not supported/i.test(error.stderr)) return false;
     // Left behind by a process of this ID that was ended between the two commands.
-    if (!error.stderr.includes("File exists")) return false;
+    if (!error.stderr.includes("File exists")) throw error;
   }
   await run(["ip", "link", "delete", "dev", name]);
   return true;

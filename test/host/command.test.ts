@@ -355,4 +355,10 @@ describe("chooseImplementation()", () => {
     expect(error).toMatchObject({ message, exit: 69 });
     expect(String((error as { hint?: string }).hint)).toContain(hint);
   });
+
+  test("takes a failure of ip that says nothing of the kernel for none that lasts", async () => {
+    const options = { find: wireguardGo, wireguard: "auto", tunDevice: "/dev/null" } as const;
+    const busy = answering("ip: Cannot allocate memory");
+    expect(await failureOf(chooseImplementation({ ...options, run: busy }))).toMatchObject({ exit: 1 });
+  });
 });
