@@ -275,10 +275,12 @@ export class Service {
   /** What `/status` answers. */
   async status(): Promise<Status> {
     const session = this.#session;
+    const read = await this.#readHost(session);
+    // All of one moment, after the wait.
     const state = session?.pull.state.get();
     const pushed = session?.push.state.get();
     const own = session?.own.get();
-    const seen = (await this.#readHost(session)) ?? state?.seen;
+    const seen = read ?? state?.seen;
     return buildStatus({
       version,
       agent: {
