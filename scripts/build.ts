@@ -43,9 +43,10 @@ export async function isStale(): Promise<boolean> {
   return false;
 }
 
-async function compile(outfile: string): Promise<void> {
+/** Builds the executable alone, as a version of that name. */
+export async function compile(outfile: string, version: string = packageJson.version): Promise<void> {
   const constants = {
-    CLUSTERNET_VERSION: packageJson.version,
+    CLUSTERNET_VERSION: version,
     CLUSTERNET_COMMIT: await describeCommit(),
   };
   const defines = Object.entries(constants).map(

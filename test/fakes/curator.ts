@@ -263,6 +263,12 @@ export class FakeCurator implements AsyncDisposable {
     return sentAtMs;
   }
 
+  /** Adds or changes these nodes by one event on every open stream. */
+  putTogether(...nodes: Uint8Array[]): void {
+    for (const bytes of nodes) this.#nodes.set(Node.decode(bytes).id, bytes);
+    this.push(event({ nodes }));
+  }
+
   /** Deletes a node: a tombstone on every open stream; later backlogs are without it. */
   remove(id: string): void {
     this.#nodes.delete(id);

@@ -15,6 +15,7 @@ const methods = [
   "backlog",
   "style",
   "put",
+  "putTogether",
   "remove",
   "forget",
   "push",

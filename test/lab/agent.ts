@@ -68,6 +68,8 @@ export interface AgentOptions {
   readonly flags?: readonly string[];
   /** In front of the command: a program that becomes the agent, like `env` or `setpriv`. */
   readonly wrapper?: readonly string[];
+  /** Another executable than the one of this build. */
+  readonly executable?: string;
   /** For the front of PATH, like a recorder's. */
   readonly path?: string;
   readonly env?: Readonly<Record<string, string>>;
@@ -85,7 +87,8 @@ export class Agent {
     this.#options = options;
     this.nodeId = options.nodeId ?? machine.name;
     this.dataDirectory = join(options.directory, this.nodeId);
-    this.process = machine.spawn([...(options.wrapper ?? []), executable, "run", ...this.flags], {
+    const program = options.executable ?? executable;
+    this.process = machine.spawn([...(options.wrapper ?? []), program, "run", ...this.flags], {
       ...(options.path === undefined ? {} : { path: options.path }),
       ...(options.env === undefined ? {} : { env: options.env }),
     });
@@ -162,9 +165,14 @@ export class Agent {
     await this.process.exited;
   }
 
-  /** The same agent again, on the same directory, with other flags if given. */
-  async restart(flags?: readonly string[]): Promise<Agent> {
-    return await Agent.start(this.machine, { ...this.#options, ...(flags === undefined ? {} : { flags }) });
+  /** As `restart`, without waiting for anything. */
+  spawnAgain(): Agent {
+    return Agent.spawn(this.machine, this.#options);
+  }
+
+  /** The same agent again, on the same directory, with other options where they are given. */
+  async restart(other: Partial<AgentOptions> = {}): Promise<Agent> {
+    return await Agent.start(this.machine, { ...this.#options, ...other });
   }
 }
 

@@ -29,9 +29,9 @@ export const unharmed: FaultOutcome = { lost: 0, leaked: [] };
 
 /** Marks when the fault was made and when it was over. */
 export interface Fault {
-  /** Makes the fault; pings are counted on from its end. */
+  /** Makes the fault; pings are counted on from its end. A fault may be made and healed several times. */
   make(act: () => Promise<unknown>): Promise<void>;
-  /** Waits until all is right again. */
+  /** Waits until all is right again; of several times the longest is told. */
   heal(wait: () => Promise<unknown>): Promise<void>;
 }
 
@@ -64,7 +64,7 @@ export async function underTraffic(
     },
     heal: async (wait) => {
       await wait();
-      healedMs = performance.now() - madeAtMs;
+      healedMs = Math.max(healedMs ?? 0, performance.now() - madeAtMs);
     },
   });
   // At 200 a second, and as many again while the fault was there.

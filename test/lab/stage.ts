@@ -27,6 +27,8 @@ export interface StageOptions {
   readonly prepare?: (curator: RemoteCurator) => Promise<void>;
   /** More flags of the agent. */
   readonly flags?: readonly string[];
+  /** More options of the agent, or others, for the machine that it is going to run on. */
+  readonly agent?: (machine: Machine) => Promise<Partial<AgentOptions>>;
   /** More Curators, tried after the first one. */
   readonly curators?: readonly string[];
 }
@@ -66,6 +68,7 @@ export class Stage implements AsyncDisposable {
       const recorder = await lab.recorder();
       const directory = await lab.directory();
       const { flags = [] } = options;
+      const machine = await freshMachine(lab, "a");
       const agentOptions: AgentOptions = {
         curator: [curator.address, ...(options.curators ?? [])],
         directory,
@@ -74,8 +77,9 @@ export class Stage implements AsyncDisposable {
         path: recorder.path,
         // Many a test waits for a comparison or two with the host.
         flags: flags.includes("--resync") ? flags : ["--resync", "1", ...flags],
+        ...(await options.agent?.(machine)),
       };
-      const agent = await Agent.start(await freshMachine(lab, "a"), agentOptions);
+      const agent = await Agent.start(machine, agentOptions);
       return new Stage({ lab, curator, recorder, directory, agent });
     } catch (error) {
       await curator[Symbol.asyncDispose]();
