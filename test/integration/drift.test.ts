@@ -2,16 +2,14 @@
  * The host changed under a running agent: what it put there is put back, and what it must follow is followed.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { chmod, rm, writeFile } from "node:fs/promises";
+import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { Agent, executable, podOf } from "../lab/agent.ts";
 import { newKey, type BarePeer } from "../lab/bare-peer.ts";
 import { underTraffic } from "../lab/fault.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
 import { LeakWatch } from "../lab/leak-watch.ts";
 import { long } from "../lab/long.ts";
-import { finishPing, freshMachine, nothingLost, paperNode, pings, soonMs, Stage } from "../lab/stage.ts";
-import { processesOf } from "../lab/remains.ts";
+import { finishPing, nothingLost, paperNode, pings, soonMs, Stage } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
 
 let lab: Lab;
@@ -315,59 +313,4 @@ describe("the MTU", () => {
     await stage.resyncs(2);
     await mtuIs(machine, 1300);
   });
-});
-
-test("a wg that hangs is ended and reported, and what it should have done is done later", async () => {
-  const directory = await lab.directory();
-  const flag = join(directory, "hang");
-  const flagForAll = join(directory, "hang-all");
-  const wrapper = join(directory, "wg");
-  const real = Bun.which("wg") ?? "wg";
-  await writeFile(
-    wrapper,
-    `#!/bin/sh\n[ -e '${flagForAll}' ] && exec sleep 3600\ncase "$1" in set|syncconf) [ -e '${flag}' ] && rm '${flag}' && exec sleep 3600 ;; esac\nexec '${real}' "$@"\n`,
-  );
-  await chmod(wrapper, 0o755);
-  await using stage = await Stage.create(lab);
-  await stage.agent.kill();
-  const agent = await Agent.start(await freshMachine(lab, "hang"), {
-    curator: stage.curator.address,
-    directory: await lab.directory(),
-    nodeId: "a",
-    pod: podOf(1).slice(0, 1),
-    path: directory,
-  });
-  stage.agent = agent;
-  await agent.status(({ curator }) => curator.fullPicture, soonMs);
-  const first = paperNode("c", "198.51.100.2", ["10.192.3.0/24"]);
-  await stage.curator.call.put(first.bytes);
-  await stage.holds([first.allowed]);
-  const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
-  await writeFile(flag, "");
-  await stage.curator.call.put(paper.bytes);
-  await agent.process.waitForLine(/WARN .*still running after 10 s.*problem=apply-failed/, {
-    limitMs: 15_000,
-  });
-  await stage.holds([first.allowed, paper.allowed], 15_000);
-  expect(await stage.problems((found) => found.length === 0)).toEqual([]);
-  const sleeping = await Promise.all(
-    processesOf(lab.mark).map(
-      async (pid) =>
-        await Bun.file(`/proc/${pid}/cmdline`)
-          .text()
-          .catch(() => ""),
-    ),
-  );
-  expect(sleeping.filter((line) => line.startsWith("sleep"))).toEqual([]);
-
-  // Not even the counters can be read: what the agent knows is told all the same.
-  await writeFile(flagForAll, "");
-  const started = performance.now();
-  const told = await agent.machine.exec([executable, "status", "--json", "--data-dir", agent.dataDirectory]);
-  expect(performance.now() - started).toBeLessThan(4_000);
-  expect(JSON.parse(told)).toMatchObject({
-    agent: { running: true, ready: true },
-    peers: [{ id: "b" }, { id: "c" }],
-  });
-  await rm(flagForAll);
 });

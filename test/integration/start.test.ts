@@ -3,7 +3,7 @@
  * and `--dry-run` leave behind.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, lstatSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { existsSync, lstatSync, readdirSync, readFileSync } from "node:fs";
 import { chmod, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { parsePublicKey } from "../../src/core/key.ts";
@@ -14,10 +14,10 @@ import type { Status } from "../../src/status.ts";
 import { node } from "../fakes/curator.ts";
 import type { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, executable, podOf, scriptedCurator, type AgentOptions } from "../lab/agent.ts";
-import { BarePeer, newKey } from "../lab/bare-peer.ts";
+import { newKey } from "../lab/bare-peer.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
 import type { ExecResult } from "../lab/namespace.ts";
-import { finishPing, freshMachine, nothingLost, paperNode, soonMs } from "../lab/stage.ts";
+import { freshMachine, paperNode, soonMs } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
 
 let lab: Lab;
@@ -135,53 +135,7 @@ async function get(data: string, path: string): Promise<{ status: number; text: 
 }
 
 describe("a start without any Curator", () => {
-  test("has the mesh of the last file within 2 s, and says where it comes from and how old it is (case 26)", async () => {
-    await using place = await Place.create();
-    const agent = await place.start();
-    const b = await BarePeer.start(await freshMachine(lab, "b"), 2);
-    await b.know(agent);
-    await curator.call.put(b.node("b"));
-    await place.machine.reach(b.target, { limitMs: soonMs });
-    await agent.kill();
-    await curator.call.remove("b");
-    // As after a boot: nothing of it is left but the files.
-    await place.machine.ip(
-      "link delete clusternet",
-      "route flush proto 129",
-      "address flush dev lo to 10.192.0.0/11",
-    );
-    await place.machine.exec(["ip", "-6", "route", "flush", "proto", "129"]);
-
-    const started = performance.now();
-    const again = place.spawn({ curator: "192.0.2.250:7835" });
-    await again.peers((peers) => peers.length === 1, 2_000);
-    await waitFor(
-      async () =>
-        (await place.machine.exec(["ip", "route", "show", "proto", "129"])).includes("dev clusternet"),
-      {
-        limitMs: 2_000,
-        what: "the route",
-      },
-    );
-    expect(performance.now() - started).toBeLessThan(2_000);
-    await place.machine.reach(b.target, { limitMs: soonMs });
-    expect(await finishPing(place.machine.ping(b.target), 100)).toEqual(nothingLost);
-    const status = await again.status((found) => found.problems.length > 0, 30_000);
-    expect(status).toMatchObject({
-      agent: { ready: true, reasons: [expect.stringMatching(/^the mesh is from the file, as of /)] },
-      curator: { state: "connecting", fullPicture: false },
-      source: "file",
-      sourceAt: statSync(join(place.data, "clusternet.conf")).mtime.toISOString(),
-      problems: [{ kind: "curator-unreachable" }],
-    });
-    expect(await get(place.data, "/readyz")).toEqual({
-      status: 200,
-      text: expect.stringMatching(/^ok\nthe mesh is from the file, as of \S+ \(\d+ (s|min) ago\): /),
-    });
-    expect((await place.command("status")).stdout).toMatch(/from the file, as of \S+ \(\d+ (s|min) ago\)/);
-  });
-
-  test("and without a file is not ready, and says what is missing (case 26)", async () => {
+  test("that has no file either is not ready, and says what is missing (case 26)", async () => {
     await using place = await Place.create({ curator: "192.0.2.250:7835" });
     await place.start();
     const { status, text } = await get(place.data, "/readyz");
@@ -363,28 +317,6 @@ describe("a disk", () => {
     expect(readFileSync(join(inside, "private.key"), "utf8")).toHaveLength(45);
   });
 
-  test("that runs full under the agent does not hold the mesh back; the file follows when there is room", async () => {
-    await using place = await Place.create();
-    const inside = await small(place);
-    const agent = place.spawn();
-    await agent.process.waitForLine(/Announced this node/, { limitMs: soonMs });
-    await fill(inside);
-    const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
-    await curator.call.put(paper.bytes);
-    await agent.peers((peers) => peers.length === 1, soonMs);
-    const full = await place.statusJson();
-    expect(problemsOf(full)).toContain("file-unwritable");
-    await rm(join(inside, "ballast"));
-    await waitFor(async () => problemsOf(await place.statusJson()).length === 0, {
-      limitMs: 20_000,
-      what: "the problem to end",
-      everyMs: 200,
-      detail: () => agent.process.describe(),
-    });
-    expect(readFileSync(join(inside, "clusternet.conf"), "utf8")).toContain(paper.key);
-    await curator.call.remove("b");
-  });
-
   test("that is read-only is a problem with a key on it, and 78 without", async () => {
     await using place = await Place.create();
     await mkdir(place.data, { mode: 0o700 });
@@ -409,33 +341,6 @@ describe("a disk", () => {
     await agent.process.waitForLine(/file-unwritable/, { limitMs: soonMs });
     expect(agent.process.exit).toBeUndefined();
     await curator.call.remove("b");
-  });
-
-  test("from which the data directory vanishes gets it back with the same key", async () => {
-    await using place = await Place.create();
-    const agent = await place.start();
-    await agent.status((status) => status.node.announcedAt !== null, soonMs);
-    const key = await readFile(join(place.data, "private.key"), "utf8");
-    const before = await publicKeyOf(place.machine);
-    await rm(place.data, { recursive: true });
-    await waitFor(
-      () => existsSync(join(place.data, "private.key")) && existsSync(join(place.data, "clusternet.sock")),
-      {
-        limitMs: soonMs,
-        what: "the data directory",
-        detail: () => agent.process.describe(),
-      },
-    );
-    expect(await readFile(join(place.data, "private.key"), "utf8")).toBe(key);
-    expect((await stat(place.data)).mode & 0o777).toBe(0o700);
-    expect((await stat(join(place.data, "private.key"))).mode & 0o777).toBe(0o600);
-    await agent.process.waitForLine(/same key was written back/, { limitMs: 1_000 });
-    await agent.status(({ agent: { ready } }) => ready, soonMs);
-    await waitFor(() => existsSync(join(place.data, "clusternet.conf")), {
-      limitMs: soonMs,
-      what: "the mesh file",
-    });
-    expect(await publicKeyOf(place.machine)).toBe(before);
   });
 });
 
