@@ -20,6 +20,8 @@ export interface FlagSpec {
   readonly about: string;
   /** As help shows it. Values themselves default in src/settings.ts. */
   readonly shownDefault?: string;
+  /** An environment variable of others that stands in for the flag where flag `beside` is given. */
+  readonly fallback?: { readonly variable: string; readonly beside: string };
   /** Part of the contract, not of this version: named, refused and left out of help. */
   readonly later?: string;
 }
@@ -121,15 +123,15 @@ export const runFlags: readonly FlagSpec[] = [
   { name: "pod-prefix", value: "CIDR", repeatable: true, about: "a pod prefix of this node" },
   {
     name: "kubeconfig",
-    value: "FILE",
-    about: "Kubernetes API",
-    later: "taking pod prefixes from Kubernetes",
+    value: "FILE|in-cluster",
+    about: "take pod prefixes from Kubernetes too; in-cluster: as the service account of this pod",
   },
   {
     name: "kubernetes-node",
     value: "NAME",
-    about: "Node object",
-    later: "taking pod prefixes from Kubernetes",
+    about: "with --kubeconfig: the Node object of this node",
+    shownDefault: "NODE_NAME of the environment or the host name",
+    fallback: { variable: "NODE_NAME", beside: "kubeconfig" },
   },
   {
     name: "external-address",
@@ -254,6 +256,11 @@ export function collectFlags(
       throw new UsageError(`Cannot use ${flag.origin}: ${spec.later} is not yet in this version`);
     }
     given.set(spec.name, flag);
+  }
+  for (const { name, fallback } of specs) {
+    if (fallback === undefined || given.has(name) || !given.has(fallback.beside)) continue;
+    const text = environment[fallback.variable];
+    if (text !== undefined && text !== "") given.set(name, { origin: fallback.variable, texts: [text] });
   }
   return given;
 }

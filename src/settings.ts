@@ -35,6 +35,7 @@ import {
 import { quote } from "./core/problem.ts";
 import { ClusternetError, SettingsError, UsageError } from "./errors.ts";
 import { socketPath } from "./host/files.ts";
+import { inCluster, nodeNameProblem } from "./kubernetes/names.ts";
 import type { LogSettings } from "./log.ts";
 import { credentialNames, credentialsDirectory, type CredentialFiles } from "./trust/credential-files.ts";
 
@@ -84,6 +85,14 @@ export type Identity =
       readonly curatorIds?: readonly NodeId[];
     };
 
+/** Where Kubernetes is asked, and which Node is meant. */
+export interface KubernetesSettings {
+  /** Absolute path, or `in-cluster`. */
+  readonly kubeconfig: string;
+  /** Absent: the one with the name of this host. */
+  readonly node?: string;
+}
+
 export interface RunSettings extends PlaceSettings {
   readonly log: LogSettings;
   /** At least one, in the order given; none of them inside ClusterNet. */
@@ -96,6 +105,8 @@ export interface RunSettings extends PlaceSettings {
   readonly listenPort: number;
   /** As given. Those outside ClusterNet are still here: reported, not announced. */
   readonly podPrefixes: readonly Prefix[];
+  /** Pod prefixes also come from there. */
+  readonly kubernetes?: KubernetesSettings;
   readonly externalAddress: Address | "auto";
   readonly reportStatus: "auto" | "on" | "off";
   readonly mtu: number | "auto";
@@ -189,6 +200,18 @@ function parseDataDirectory(found: string): string {
 
 function parseFile(found: string): string {
   if (!isPath(found)) throw new FormError("expected the path of a file");
+  return found;
+}
+
+/** Made absolute here: what it names is relative to its directory. */
+function parseKubeconfigPath(found: string): string {
+  if (!isPath(found)) throw new FormError(`expected the path of a kubeconfig, or ${inCluster}`);
+  return resolve(found);
+}
+
+function parseKubernetesNode(found: string): string {
+  const reason = nodeNameProblem(found);
+  if (reason !== undefined) throw new ClusternetError(reason);
   return found;
 }
 
@@ -299,6 +322,8 @@ const runSchema = v.object({
   "curator-id": v.optional(v.array(text(parseNodeId))),
   "listen-port": v.optional(text(wholeNumber(numberRanges.listenPort)), `${defaultListenPort}`),
   "pod-prefix": v.optional(v.array(text(parsePrefix)), []),
+  kubeconfig: v.optional(text(orWord(inCluster, parseKubeconfigPath))),
+  "kubernetes-node": v.optional(text(parseKubernetesNode)),
   "external-address": v.optional(text(orWord("auto", parseAddress)), "auto"),
   "report-status": v.optional(text(oneOf("auto", "on", "off")), "auto"),
   mtu: v.optional(text(orWord("auto", wholeNumber(numberRanges.mtu))), "auto"),
@@ -463,6 +488,7 @@ export function parseRunSettings(given: GivenFlags): RunSettings {
     clusterNets,
     listenPort: flags["listen-port"],
     podPrefixes: flags["pod-prefix"],
+    ...kubernetesOf(flags, given),
     externalAddress: flags["external-address"],
     reportStatus: flags["report-status"],
     mtu: flags.mtu,
@@ -472,6 +498,19 @@ export function parseRunSettings(given: GivenFlags): RunSettings {
     clockSpeed: flags["clock-speed"],
     ...(flags.once ? { once: { timeoutSeconds: flags.timeout, dryRun: flags["dry-run"] } } : {}),
   };
+}
+
+function kubernetesOf(
+  { kubeconfig, "kubernetes-node": node }: v.InferOutput<typeof runSchema>,
+  given: GivenFlags,
+): Pick<RunSettings, "kubernetes"> {
+  if (kubeconfig !== undefined) {
+    return { kubernetes: { kubeconfig, ...(node === undefined ? {} : { node }) } };
+  }
+  if (node === undefined) return {};
+  throw new UsageError(
+    `Cannot use ${originOf(given, "kubernetes-node")} without --kubeconfig: nothing says where Kubernetes is`,
+  );
 }
 
 function placeOf(flags: v.InferOutput<typeof placeSchema>): PlaceSettings {

@@ -99,7 +99,7 @@ describe("README.md", () => {
 
   test("names the flags that are not in this version", async () => {
     const later = [...runFlags, ...curatorFlags].filter(({ later }) => later !== undefined);
-    const paragraph = /^Kubernetes \([^]*?\n\n/m.exec(await read("README.md"))?.[0] ?? "";
+    const paragraph = /^Metrics \([^]*?\n\n/m.exec(await read("README.md"))?.[0] ?? "";
     expect(sorted(flagsIn(paragraph))).toEqual(sorted(later.map(({ name }) => name)));
   });
 

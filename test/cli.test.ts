@@ -207,8 +207,8 @@ test.each<{ argv: readonly string[]; environment?: Environment; want: string }>(
   },
   { argv: ["run"], want: "Cannot run without --curator: none was given, expected at least one HOST:PORT" },
   {
-    argv: ["run", "--kubeconfig", "f"],
-    want: "Cannot use --kubeconfig: taking pod prefixes from Kubernetes is not yet in this version",
+    argv: ["run", "--insecure", "--node-id=a", "--curator=127.0.0.1", "--kubernetes-node=n1"],
+    want: "Cannot use --kubernetes-node without --kubeconfig: nothing says where Kubernetes is",
   },
   {
     argv: ["run", "--peer-metrics"],

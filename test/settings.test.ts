@@ -446,7 +446,7 @@ test("parseRunSettings() leaves a Curator inside ClusterNet out while there is a
 const later = runFlags.filter(({ later }) => later !== undefined);
 
 test("flags of later versions are those that the contract names", () => {
-  expect(later.map(({ name }) => name)).toEqual(["kubeconfig", "kubernetes-node", "listen", "peer-metrics"]);
+  expect(later.map(({ name }) => name)).toEqual(["listen", "peer-metrics"]);
 });
 
 test.each(later)(
@@ -460,6 +460,71 @@ test.each(later)(
     ]).toEqual([`64 Cannot use --${spec.name}: ${why}`, `64 Cannot use ${variable}: ${why}`]);
   },
 );
+
+test.each<{ name: string; flags: Flags; environment?: Record<string, string>; want: unknown }>([
+  { name: "no Kubernetes", flags: {}, environment: { NODE_NAME: "n1" }, want: undefined },
+  { name: "a kubeconfig", flags: { kubeconfig: "/k" }, want: { kubeconfig: "/k" } },
+  {
+    name: "a kubeconfig relative to where it was started",
+    flags: { kubeconfig: "k" },
+    want: { kubeconfig: resolve("k") },
+  },
+  {
+    name: "the pod's service account",
+    flags: { kubeconfig: "in-cluster" },
+    want: { kubeconfig: "in-cluster" },
+  },
+  {
+    name: "a Node before that of the environment",
+    flags: { kubeconfig: "/k", "kubernetes-node": "n1.example" },
+    environment: { NODE_NAME: "n2", CLUSTERNET_KUBERNETES_NODE: "n3" },
+    want: { kubeconfig: "/k", node: "n1.example" },
+  },
+  {
+    name: "our variable before that of the pod",
+    flags: { kubeconfig: "/k" },
+    environment: { NODE_NAME: "n2", CLUSTERNET_KUBERNETES_NODE: "n3" },
+    want: { kubeconfig: "/k", node: "n3" },
+  },
+  {
+    name: "the variable of the pod",
+    flags: {},
+    environment: { NODE_NAME: "n2", CLUSTERNET_KUBECONFIG: "in-cluster" },
+    want: { kubeconfig: "in-cluster", node: "n2" },
+  },
+  {
+    name: "an empty variable as none",
+    flags: { kubeconfig: "/k" },
+    environment: { NODE_NAME: "" },
+    want: { kubeconfig: "/k" },
+  },
+])("parseRunSettings() takes of Kubernetes $name", ({ flags, environment, want }) => {
+  expect(run({ ...least, ...flags }, environment).kubernetes).toEqual(want as { kubeconfig: string });
+});
+
+const nodeForm = "expected 1 to 253 of a-z, 0-9, . and -, the first and last a letter or digit";
+test.each<{ flags: Flags; environment?: Record<string, string>; want: string }>([
+  {
+    flags: { kubeconfig: "" },
+    want: '64 Cannot use --kubeconfig "": expected the path of a kubeconfig, or in-cluster',
+  },
+  {
+    flags: { kubeconfig: "/k", "kubernetes-node": "N 1" },
+    want: `64 Cannot use --kubernetes-node "N 1": ${nodeForm}`,
+  },
+  {
+    flags: { kubeconfig: "/k" },
+    environment: { NODE_NAME: "n_1" },
+    want: `64 Cannot use NODE_NAME "n_1": ${nodeForm}`,
+  },
+  {
+    flags: {},
+    environment: { CLUSTERNET_KUBERNETES_NODE: "n1" },
+    want: "64 Cannot use CLUSTERNET_KUBERNETES_NODE without --kubeconfig: nothing says where Kubernetes is",
+  },
+])("parseRunSettings() refuses of Kubernetes $want", ({ flags, environment, want }) => {
+  expect(verdict(() => run({ ...least, ...flags }, environment))).toBe(want);
+});
 
 const environmentCases: readonly {
   readonly name: string;

@@ -2,11 +2,13 @@
  * `clusternet run`: the agent, until it is asked to stop; with `--once` until the mesh holds; with `--dry-run` only what
  * would be done. A thin user of `Service`.
  */
+import { hostname } from "node:os";
 import { fasterClock, Value } from "../async.ts";
 import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
 import { createCurator, type InsecureCurators, type TrustedCurators } from "../curator/client.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
+import { kubernetesPodNetwork, type KubernetesPodNetwork } from "../kubernetes/node-source.ts";
 import type { RedactingLogger } from "../log.ts";
 import type { NetworkStatus } from "../own.ts";
 import { Prefixes } from "../prefixes.ts";
@@ -17,7 +19,7 @@ import type { CommandContext } from "./context.ts";
 
 /** Throws ClusternetError for what keeps the agent from starting, and with `--once` from finishing. */
 export async function run(settings: RunSettings, context: CommandContext): Promise<ExitStatus> {
-  const { log, signal, stdout } = context;
+  const { log, signal } = context;
   const addresses = settings.curators.map(({ text }) => text);
   const { nodeId, trust } = await identify(settings.identity, log);
   for (const { text } of settings.unusableCurators) {
@@ -25,7 +27,7 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
       curator: text,
     });
   }
-  const { externalAddress, keepaliveSeconds, once, clockSpeed } = settings;
+  const { externalAddress, keepaliveSeconds, clockSpeed } = settings;
   const clock = clockSpeed === 1 ? context.clock : fasterClock(context.clock, clockSpeed);
   if (clockSpeed !== 1) {
     log.warn(
@@ -35,6 +37,7 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
       },
     );
   }
+  const pods = await podSourceOf(settings, { log, clock });
   const service = new Service({
     curator: createCurator({
       addresses,
@@ -48,7 +51,7 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
     nodeId,
     clusterNet: settings.clusterNets,
     dataDirectory: settings.dataDirectory,
-    localKubernetesPodNetwork: new Value<Prefixes | undefined>(new Prefixes(settings.podPrefixes)),
+    localKubernetesPodNetwork: pods.prefixes,
     network:
       externalAddress === "auto"
         ? "auto"
@@ -62,8 +65,25 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
     curatorAddresses: addresses,
     log,
     clock,
+    ...(pods.state === undefined ? {} : { podNetworkState: pods.state }),
     ...(keepaliveSeconds === undefined ? {} : { keepaliveSeconds }),
   });
+  const stop = new AbortController();
+  const sourceEnds = pods.run?.(AbortSignal.any([signal, stop.signal]));
+  try {
+    await runService(service, settings, context);
+  } finally {
+    stop.abort();
+    await sourceEnds;
+  }
+  return exitStatus.ok;
+}
+
+async function runService(
+  service: Service,
+  { once }: RunSettings,
+  { log, signal, stdout }: CommandContext,
+): Promise<void> {
   if (once === undefined) {
     await service.run(signal);
     log.info("Agent stops; the mesh stays up");
@@ -72,7 +92,17 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
   } else {
     await service.runOnce(once.timeoutSeconds * 1000, signal);
   }
-  return exitStatus.ok;
+}
+
+/** Where pod prefixes come from: the flags, and Kubernetes when it is asked. Throws SettingsError. */
+async function podSourceOf(
+  { podPrefixes, kubernetes }: RunSettings,
+  { log, clock }: Pick<CommandContext, "log" | "clock">,
+): Promise<Pick<KubernetesPodNetwork, "prefixes"> & Partial<KubernetesPodNetwork>> {
+  const fixed = new Prefixes(podPrefixes);
+  if (kubernetes === undefined) return { prefixes: new Value(fixed) };
+  const { kubeconfig, node = hostname().toLowerCase() } = kubernetes;
+  return await kubernetesPodNetwork({ kubeconfig, node, fixed, log, clock });
 }
 
 /** Who this node is, and by what it knows its Curators. Throws SettingsError for credentials that cannot be used. */

@@ -23,9 +23,7 @@ import {
   type KubeUser,
   type PemSource,
 } from "./kubeconfig.ts";
-
-/** Instead of the path of a kubeconfig: the service account of the pod that this program runs in. */
-export const inCluster = "in-cluster";
+import { inCluster } from "./names.ts";
 
 /** Where Kubernetes puts a pod's service account. */
 export const serviceAccountDirectory = "/var/run/secrets/kubernetes.io/serviceaccount";

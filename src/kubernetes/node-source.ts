@@ -19,6 +19,7 @@ import { Prefixes } from "../prefixes.ts";
 import { ApiAccess, type AccessOptions } from "./access.ts";
 import { ApiError, gone, listNode, StreamLostError, watchNode, type RequestContext } from "./api.ts";
 import { decodePodCidrs, type NodeObject, type WatchEvent } from "./node-object.ts";
+import { nodeNameProblem } from "./names.ts";
 
 /** Where the Node object is found. */
 export interface KubernetesOptions {
@@ -65,13 +66,6 @@ export async function kubernetesPodNetwork(options: KubernetesOptions): Promise<
   const source = new NodeSource(options);
   await source.check();
   return source;
-}
-
-/** What keeps a text from being the name of a Node; undefined when nothing does. */
-export function nodeNameProblem(found: string): string | undefined {
-  const isName = /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/.test(found);
-  if (isName) return undefined;
-  return `Cannot use Kubernetes Node name ${quote(found)}: expected 1 to 253 of a-z, 0-9, . and -, the first and last a letter or digit`;
 }
 
 class NodeSource implements KubernetesPodNetwork {
