@@ -228,8 +228,9 @@ export class FakeKubeApi implements AsyncDisposable {
     await closed;
   }
 
-  /** Listens again, where it did before. */
+  /** Listens again, where it did before, unless it does. */
   async resume(port: number = typeof this.#listen === "number" ? this.#listen : 0): Promise<void> {
+    if (this.#server.listening) return;
     const listening = once(this.#server, "listening");
     if (typeof this.#listen === "string") this.#server.listen(this.#listen);
     else this.#server.listen(port, "127.0.0.1");
