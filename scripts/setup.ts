@@ -1,5 +1,5 @@
 /**
- * Installs the Debian packages that the demo or the tests need and that are not there: `bun scripts/setup.ts demo|tests`.
+ * Installs the Debian packages that the demo or the tests need and that are not there: `bun scripts/setup.ts SET`.
  *
  * Nothing is touched when nothing is missing. Where it cannot install (no root, no apt-get) it says in one
  * line what is missing.
@@ -32,8 +32,16 @@ const testPackages: readonly Package[] = [
   { name: "tcpdump", program: "tcpdump" },
 ];
 
+/** The tests against a real kube-apiserver, besides what that is built with. */
+const kubePackages: readonly Package[] = [
+  ...testPackages,
+  { name: "curl", program: "curl" },
+  { name: "etcd-server", program: "etcd" },
+  { name: "openssl", program: "openssl" },
+];
+
 /** What can be set up. */
-export const packageSets = { demo: demoPackages, tests: testPackages };
+export const packageSets = { demo: demoPackages, tests: testPackages, kube: kubePackages };
 
 /** Installs what is missing of a set. Throws, naming it, when that is not possible. */
 export async function setup(set: keyof typeof packageSets): Promise<void> {
@@ -84,8 +92,8 @@ async function apt(...words: readonly string[]): Promise<void> {
 
 if (import.meta.main) {
   const set = process.argv[2];
-  if (set !== "demo" && set !== "tests") {
-    console.error("usage: bun scripts/setup.ts demo|tests");
+  if (set !== "demo" && set !== "tests" && set !== "kube") {
+    console.error("usage: bun scripts/setup.ts demo|tests|kube");
     process.exit(64);
   }
   try {
