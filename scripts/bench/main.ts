@@ -14,6 +14,7 @@ import { root } from "../paths.ts";
 import { setup } from "../setup.ts";
 import { agentRows } from "./agent-rows.ts";
 import { curatorRows } from "./curator-rows.ts";
+import { measureFanOut } from "./fan-out.ts";
 import { readMachine, renderMachine } from "./machine.ts";
 import { renderPicture, renderTable, type Result } from "./report.ts";
 import type { Row, Sizes } from "./row.ts";
@@ -56,8 +57,26 @@ async function stampCostMs(): Promise<number> {
   return costOfStamps(stamps);
 }
 
-const all = [...agentRows(sizes), ...startRows(), ...curatorRows(sizes)];
-const names = [...new Set(all.map(({ name }) => name))];
+/** Writes table, samples and picture, and prints the table. */
+async function publish(name: string, results: readonly Result[]): Promise<void> {
+  const head = [
+    renderMachine(facts),
+    `The wrapper that stamps calls of wg costs ${costMs.toFixed(1)} ms a call, on both sides.`,
+  ];
+  const floor = await Bun.file(join(import.meta.dir, "floor.ts")).text();
+  const text = `${head.join("\n")}\n\n${renderTable(results)}\nThe floor (scripts/bench/floor.ts):\n\n${floor}`;
+  const samples = `${JSON.stringify({ facts, sizes, costMs, results }, undefined, 2)}\n`;
+  await mkdir(values.out, { recursive: true });
+  await writeFile(join(values.out, `${name}.txt`), text);
+  await writeFile(join(values.out, `${name}.json`), samples);
+  await writeFile(join(values.out, `${name}.svg`), renderPicture(results, renderMachine(facts)));
+  console.log(text);
+}
+
+const rows = [...agentRows(sizes), ...startRows(), ...curatorRows(sizes)];
+/** Takes five minutes, and is run only when it is named. */
+const fanOut = "fan-out";
+const names = [...new Set(rows.map(({ name }) => name)), fanOut];
 const unknown = positionals.find((word) => !names.includes(word));
 if (unknown !== undefined) {
   console.error(`Cannot run row "${unknown}": expected ${names.join(", ")}`);
@@ -68,20 +87,6 @@ if (await isStale()) await build();
 
 const facts = readMachine();
 const costMs = await stampCostMs();
-const results = await measureAll(
-  all.filter(({ name }) => positionals.length === 0 || positionals.includes(name)),
-);
-const head = [
-  renderMachine(facts),
-  `The wrapper that stamps calls of wg costs ${costMs.toFixed(1)} ms a call, on both sides.`,
-];
-const floor = await Bun.file(join(import.meta.dir, "floor.ts")).text();
-const text = `${head.join("\n")}\n\n${renderTable(results)}\nThe floor (scripts/bench/floor.ts):\n\n${floor}`;
-await mkdir(values.out, { recursive: true });
-await writeFile(join(values.out, "bench.txt"), text);
-await writeFile(
-  join(values.out, "bench.json"),
-  `${JSON.stringify({ facts, sizes, costMs, results }, undefined, 2)}\n`,
-);
-await writeFile(join(values.out, "bench.svg"), renderPicture(results, renderMachine(facts)));
-console.log(text);
+const wanted = rows.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
+if (wanted.length > 0) await publish("bench", await measureAll(wanted));
+if (positionals.includes(fanOut)) await publish(fanOut, await measureFanOut(sizes));

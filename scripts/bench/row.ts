@@ -23,7 +23,7 @@ export interface Row {
   readonly name: string;
   readonly ours: string;
   readonly baseline: string;
-  readonly unit: "ms" | "MB" | "s" | "replies";
+  readonly unit: "ms" | "kB" | "MB" | "replies";
   readonly aim: Aim;
   /** Waits more than it works, and asks for times of processors and not of walls: may run beside others of its kind. */
   readonly quiet?: true;

@@ -47,6 +47,6 @@ test("bun run bench says which rows there are", async () => {
   expect({ status: run.exitCode, stderr: run.stderr.toString() }).toEqual({
     status: 64,
     stderr:
-      'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss, curator\n',
+      'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss, curator, fan-out\n',
   });
 });

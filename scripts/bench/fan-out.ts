@@ -1,0 +1,118 @@
+/**
+ * What a cluster costs its Curator, by its size: `bun run bench fan-out`.
+ *
+ * Of N nodes everybody watches everybody: all open their streams at once, then one node changes at a time. The watchers
+ * share the machine's processors with the Curator, so that the times are those of the whole; the Curator's own part
+ * is its processor time, which is told beside.
+ */
+import { type Crowd, twoCrowds, type Usage } from "./crowd.ts";
+import type { Result } from "./report.ts";
+import type { Sizes } from "./row.ts";
+
+/** Processes that hold the watchers of one Curator. */
+const processes = 4;
+
+/** What one Curator did and needed. */
+interface Side {
+  readonly bootMs: number[];
+  readonly bootProcessorMs: number[];
+  readonly bootMegabytes: number[];
+  readonly changeMs: number[];
+  readonly changeProcessorMs: number[];
+  readonly changeKilobytes: number[];
+  readonly peakMegabytes: number[];
+  failures: number;
+}
+
+const emptySide = (): Side => ({
+  bootMs: [],
+  bootProcessorMs: [],
+  bootMegabytes: [],
+  changeMs: [],
+  changeProcessorMs: [],
+  changeKilobytes: [],
+  peakMegabytes: [],
+  failures: 0,
+});
+
+/** Changes that are counted together: processor time comes in ticks of 10 ms. */
+const changesPerSample = 5;
+
+async function boot(crowd: Crowd, nodes: number, side: Side): Promise<void> {
+  const before = await crowd.usage();
+  const { bootMs, failures } = await crowd.open(nodes);
+  const after = await crowd.usage();
+  side.bootMs.push(bootMs);
+  side.bootProcessorMs.push(after.processorMs - before.processorMs);
+  side.bootMegabytes.push(sentBetween(before, after) / 1e6);
+  side.failures += failures;
+}
+
+async function change(crowd: Crowd, nodes: number, side: Side): Promise<void> {
+  const before = await crowd.usage();
+  for (let each = 0; each < changesPerSample; each++) side.changeMs.push((await crowd.change(nodes)).lastMs);
+  const after = await crowd.usage();
+  side.changeProcessorMs.push((after.processorMs - before.processorMs) / changesPerSample);
+  side.changeKilobytes.push(sentBetween(before, after) / changesPerSample / 1e3);
+}
+
+function sentBetween(before: Usage, after: Usage): number {
+  return after.bytes - before.bytes;
+}
+
+async function measureSize(nodes: number, samples: number): Promise<readonly Result[]> {
+  await using crowds = await twoCrowds(nodes, processes);
+  const sides = [
+    { crowd: crowds.ours, side: emptySide() },
+    { crowd: crowds.baseline, side: emptySide() },
+  ] as const;
+  // A crowd of thousands takes half a minute to gather.
+  const boots = nodes > 1_000 ? 2 : samples;
+  for (let round = 0; round < boots; round++) {
+    for (const { crowd, side } of sides) {
+      // Nobody has the backlog ready.
+      await crowd.change(0);
+      await boot(crowd, nodes, side);
+      if (round === boots - 1)
+        for (let sample = 0; sample < samples; sample++) await change(crowd, nodes, side);
+      await crowd.close();
+    }
+  }
+  for (const { crowd, side } of sides) side.peakMegabytes.push((await crowd.usage()).peakMegabytes);
+  const [{ side: ours }, { side: baseline }] = sides;
+  const result = (
+    what: string,
+    unit: Result["row"]["unit"],
+    of: (side: Side) => readonly number[],
+    notes: readonly string[] = [],
+  ): Result => ({
+    row: {
+      name: "fan-out",
+      ours: `${nodes.toLocaleString("en")} nodes: ${what}`,
+      baseline: "ready-bytes.ts: nice-grpc, bytes that are ready",
+      unit,
+      aim: { kind: "none" },
+    },
+    ours: of(ours),
+    baseline: of(baseline),
+    notes,
+  });
+  return [
+    result("all boot at once, the last has the picture", "ms", ({ bootMs }) => bootMs, [
+      `streams opened more than once: ${ours.failures}, ${baseline.failures} of the baseline`,
+    ]),
+    result("all boot at once, processor of the Curator", "ms", ({ bootProcessorMs }) => bootProcessorMs),
+    result("all boot at once, sent by the Curator", "MB", ({ bootMegabytes }) => bootMegabytes),
+    result("one changes, the last has it", "ms", ({ changeMs }) => changeMs),
+    result("one changes, processor of the Curator", "ms", ({ changeProcessorMs }) => changeProcessorMs),
+    result("one changes, sent by the Curator", "kB", ({ changeKilobytes }) => changeKilobytes),
+    result("peak memory of the Curator", "MB", ({ peakMegabytes }) => peakMegabytes),
+  ];
+}
+
+/** Results for a hundredth of the nodes of the large mesh, a tenth, and half. */
+export async function measureFanOut({ nodes, samples }: Sizes): Promise<readonly Result[]> {
+  const results: Result[] = [];
+  for (const part of [100, 10, 2]) results.push(...(await measureSize(Math.ceil(nodes / part), samples)));
+  return results;
+}
