@@ -24,12 +24,15 @@ export interface Usage {
 export class Crowd {
   readonly #machine: Machine;
   readonly #server: LabProcess;
-  readonly #processes: readonly LabProcess[];
+  readonly #spawn: () => LabProcess;
+  #processes: readonly LabProcess[];
 
-  constructor(machine: Machine, server: LabProcess, processes: readonly LabProcess[]) {
+  /** `spawn` starts a process for watchers; there are so many at a time. */
+  constructor(machine: Machine, server: LabProcess, spawn: () => LabProcess, processes: number) {
     this.#machine = machine;
     this.#server = server;
-    this.#processes = processes;
+    this.#spawn = spawn;
+    this.#processes = Array.from({ length: processes }, spawn);
   }
 
   /** So many watchers, spread over the processes. Returns how long it took until the last had everything. */
@@ -63,9 +66,15 @@ export class Crowd {
     return { lastMs: lastAtMs - sentAtMs, answerMs: answeredAtMs - sentAtMs };
   }
 
-  /** Lets all watchers go. */
+  /** Lets all watchers go. Their processes are taken anew, since those of thousands keep gigabytes. */
   async close(): Promise<void> {
-    for (const process of this.#processes) await this.#hear(await ask(process, "close"), "closed");
+    const old = this.#processes;
+    this.#processes = old.map(() => this.#spawn());
+    for (const process of old) {
+      await this.#hear(await ask(process, "close"), "closed");
+      await process.say("end");
+      await process.exited;
+    }
   }
 
   /** Which process has how many of so many watchers; those that have none are left out. */
@@ -139,8 +148,7 @@ export async function twoCrowds(nodes: number, processes: number): Promise<TwoCr
   const people = await lab.machine("people");
   const crowd = (machine: Machine, server: LabProcess, address: string): Crowd => {
     const program = [process.execPath, join(import.meta.dir, "watchers.ts"), address];
-    const all = Array.from({ length: processes }, () => people.spawn(program, { listens: true }));
-    return new Crowd(machine, server, all);
+    return new Crowd(machine, server, () => people.spawn(program, { listens: true }), processes);
   };
   const ours = crowd(cluster.machine, cluster.curator, cluster.address);
   const machine = await lab.machine("baseline");
