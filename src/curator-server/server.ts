@@ -10,6 +10,7 @@ import { ClusternetError, exitStatus, messageOf, SettingsError } from "../errors
 import { CuratorLocalDefinition } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { identifyInsecureCaller, type IdentifyCaller } from "./caller.ts";
+import { paceLargeMessages } from "./pace.ts";
 import { Registry } from "./registry.ts";
 import { curatorLocalService, curatorService, servedCuratorDefinition } from "./service.ts";
 import type { NodeStore } from "./store.ts";
@@ -75,6 +76,7 @@ export async function startCuratorServer(settings: CuratorServerSettings): Promi
     "grpc.keepalive_timeout_ms": keepalive.timeoutMs,
     // Two Curators on one port would each know half of the cluster.
     "grpc.so_reuseport": 0,
+    interceptors: [paceLargeMessages()],
   });
   let port = 0;
   const service = {
