@@ -166,12 +166,17 @@ export class Push {
     this.#forgetReversals();
     try {
       const sight: Sight = { stream: pull.get().stream, node: pull.get().selfNode };
-      if (this.#isAddressReplaced(externalAddress, sight) && this.#mayReverse(sight))
+      if (this.#isAddressReplaced(externalAddress, sight) && this.#mayReverse()) {
+        this.#countReversal(sight);
         this.#reported = undefined;
+      }
       if (this.#mustWaitToReport(externalAddress)) return;
       await this.#reportIfDue(connection, externalAddress, signal);
       const request = { connection, ...this.#requestOf(claim.announcement, externalAddress, sight) };
-      if (this.#isDue(request, sight) && (await this.#announce(request, sight, signal)) === "waiting") return;
+      const due = this.#isDue(request, sight);
+      if (due !== "no" && (await this.#announce(request, sight, signal)) === "waiting") return;
+      // Not one that was refused: it is tried again, and nobody else has replaced anything meanwhile.
+      if (due === "reversal") this.#countReversal(sight);
       this.#backoff.reset();
       this.#removedBackoff.reset();
       this.#removed = false;
@@ -255,39 +260,42 @@ export class Push {
     };
   }
 
-  #isDue(request: AnnounceRequest, sight: Sight): boolean {
-    if (!this.#announcer.isSettled(request.announcement) || this.#announcer.isRetryDue(request)) return true;
+  #isDue(request: AnnounceRequest, sight: Sight): "no" | "news" | "reversal" {
+    if (!this.#announcer.isSettled(request.announcement) || this.#announcer.isRetryDue(request))
+      return "news";
     const [accepted, announced] = [this.#accepted, this.#announcer.accepted];
-    if (accepted === undefined || announced === undefined) return true;
+    if (accepted === undefined || announced === undefined) return "news";
     const { heardOut } = this.#parts.pull.get();
     const before = accepted.sight;
-    if (!heardOut || (before.stream === sight.stream && before.node === sight.node)) return false;
+    if (!heardOut || (before.stream === sight.stream && before.node === sight.node)) return "no";
     if (isAnnounced(announced, sight.node)) {
       this.#accepted = { ...accepted, sight };
       this.#forgetReversals();
-      return false;
+      return "no";
     }
     const believedAtMs = accepted.atMs + sightMs;
     if (this.#parts.clock.nowMs() < believedAtMs) {
       this.#retryAtMs = believedAtMs;
-      return false;
+      return "no";
     }
-    return this.#mayReverse(sight);
+    return this.#mayReverse() ? "reversal" : "no";
   }
 
   /** Announcing again, against what the picture shows: at once a few times, then rarely (C8 `announce-contested`). */
-  #mayReverse(sight: Sight): boolean {
-    const { clock, problems } = this.#parts;
-    const nowMs = clock.nowMs();
+  #mayReverse(): boolean {
+    const { clock } = this.#parts;
     this.#forgetReversals();
     const last = this.#reversalsMs.at(-1);
     const isContested = this.#reversalsMs.length >= contestedReversals;
-    if (isContested && last !== undefined && nowMs - last < contestedPauseMs) {
-      this.#retryAtMs = last + contestedPauseMs;
-      return false;
-    }
+    if (!isContested || last === undefined || clock.nowMs() - last >= contestedPauseMs) return true;
+    this.#retryAtMs = last + contestedPauseMs;
+    return false;
+  }
+
+  #countReversal({ node }: Sight): void {
+    const { clock, problems } = this.#parts;
     // A picture that lacks this node was lost by the Curator; that is nobody else's doing.
-    if (sight.node !== undefined) this.#reversalsMs = [...this.#reversalsMs, nowMs];
+    if (node !== undefined) this.#reversalsMs = [...this.#reversalsMs, clock.nowMs()];
     // Said with the third one, not when it is taken back again: of two machines only one would say it.
     if (this.#reversalsMs.length >= contestedReversals) {
       problems.replace("contested", [
@@ -299,7 +307,6 @@ export class Push {
         },
       ]);
     }
-    return true;
   }
 
   #forgetReversals(): void {

@@ -290,6 +290,19 @@ describe("Push", () => {
     await run.end();
   });
 
+  test("takes a Curator that lost the announcement and refuses the next ones for no second machine", async () => {
+    const run = start();
+    run.connect();
+    await until(() => run.curator.announced.length === 1);
+    await run.clock.advance(1000);
+    run.curator.answers = [14, 14, 14, 14, 14, 14];
+    run.pull.set({ ...run.pull.get(), stream: 2, heardOut: true, selfNode: seen() });
+    for (let turns = 0; turns < 60; turns++) await run.clock.advance(1000);
+    await until(() => run.curator.announced.length === 2);
+    expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
   test("says that its announcement is contested at the third reversal, and stops saying so when that is long over", async () => {
     const run = start();
     run.connect();
