@@ -33,6 +33,7 @@ import {
   WatchEvent_Progress,
   type WatchRequest,
 } from "../../src/gen/curator.ts";
+import { type Caller, Impostor, type Manner } from "./impostor.ts";
 import type { CredentialFiles } from "../../src/trust/credential-files.ts";
 import { readCredentials } from "../../src/trust/credentials.ts";
 import { monotonicMs } from "../lab/monotonic.ts";
@@ -132,6 +133,8 @@ export interface Seen {
     readonly status: Uint8Array;
     readonly code: number;
   }[];
+  /** Connections that an impostor took. */
+  readonly callers: readonly Caller[];
 }
 
 /** How the backlog is sent to streams that are opened from now on. */
@@ -142,6 +145,8 @@ export interface BacklogStyle {
   readonly pauseMs?: number;
   /** `hold`: LAST_BACKLOGGED waits for `releaseLast()`; `never`: it never comes. */
   readonly last?: "send" | "hold" | "never";
+  /** Ends the stream (UNAVAILABLE) after so many events of the backlog. */
+  readonly endAfter?: number;
   /** Send response headers at once, before the first event. */
   readonly headersFirst?: boolean;
   /** Send nothing at all: a Curator that still gathers its nodes. */
@@ -211,6 +216,10 @@ export class FakeCurator implements AsyncDisposable {
   #statusRefusal: Refusal | undefined;
   #watchRefusal: Refusal | undefined;
   #callsHang = false;
+  #impostor: Impostor | undefined;
+  readonly #callers: Caller[] = [];
+  /** Events of `churn` so far. */
+  #churned = 0;
   readonly #streams: Stream[] = [];
   readonly #announcements: Seen["announcements"][number][] = [];
   readonly #statusReports: Seen["statusReports"][number][] = [];
@@ -363,6 +372,7 @@ export class FakeCurator implements AsyncDisposable {
       })),
       announcements: [...this.#announcements],
       statusReports: [...this.#statusReports],
+      callers: [...this.#callers],
     };
   }
 
@@ -378,8 +388,43 @@ export class FakeCurator implements AsyncDisposable {
     for (const each of this.#streams) each.open = false;
   }
 
+  /** Something that is no Curator answers at the address from now on; `resume` ends it. */
+  async pretend(manner: Manner): Promise<void> {
+    this.pause();
+    await this.#impostor?.stop();
+    const [host, port, callers] = [this.#host, this.#port, this.#callers];
+    this.#impostor = await Impostor.start({ host, port, manner, callers });
+  }
+
+  /**
+   * Many changes one after the other, on every open stream and in later backlogs: `nodes` nodes come with a key, an
+   * address and a prefix of their own, change their prefix, and go, over and over.
+   */
+  churn({ events, nodes }: { readonly events: number; readonly nodes: number }): void {
+    for (let sent = 0; sent < events; sent++) {
+      const number = this.#churned % nodes;
+      const round = Math.floor(this.#churned / nodes);
+      this.#churned++;
+      const id = `churn-${number}`;
+      const phase = round % 3;
+      if (phase === 2) {
+        this.remove(id);
+        continue;
+      }
+      const key = new Uint8Array(32).fill(1);
+      const view = new DataView(key.buffer);
+      view.setUint32(0, number);
+      view.setUint32(4, Math.floor(round / 3));
+      const octets = `${number >> 8}.${number & 255}`;
+      const prefixes = [`10.${220 + phase}.${octets}/32`];
+      this.put(node({ id, key: key.toBase64(), address: `198.19.${octets}`, prefixes }));
+    }
+  }
+
   /** Listens again on the same port. */
   async resume(): Promise<void> {
+    await this.#impostor?.stop();
+    this.#impostor = undefined;
     const server = createServer({
       "grpc.max_receive_message_length": 64 << 20,
       "grpc.max_send_message_length": -1,
@@ -444,6 +489,9 @@ export class FakeCurator implements AsyncDisposable {
     stream.lastHeld = last === "hold";
     for (let from = 0; from === 0 || from < nodes.length; from += size) {
       if (from > 0 && style.pauseMs !== undefined) await Bun.sleep(style.pauseMs);
+      if (style.endAfter !== undefined && from >= style.endAfter * size) {
+        throw errorOf({ code: 14, message: "stream ended by test in its backlog" });
+      }
       const ends = from + size >= nodes.length;
       yield event({ nodes: nodes.slice(from, from + size), last: ends && last === "send" });
     }

@@ -30,6 +30,8 @@ const methods = [
   "leader",
   "seen",
   "current",
+  "pretend",
+  "churn",
   "pause",
   "resume",
 ] as const satisfies readonly (keyof FakeCurator)[];
