@@ -28,19 +28,27 @@ interface RecordedEvent {
 
 interface RecordedStep {
   readonly stream: number | string;
-  readonly events?: readonly { readonly json: RecordedEvent }[];
+  readonly events?: readonly { readonly json: RecordedEvent; readonly base64: string }[];
+}
+
+function recorded(stream: number): readonly { readonly json: RecordedEvent; readonly base64: string }[] {
+  return (fixture.steps as unknown as readonly RecordedStep[])
+    .filter((step) => Number(step.stream) === stream)
+    .flatMap((step) => step.events ?? []);
+}
+
+/** Every event that came on this stream, in order, as it was on the wire. */
+export function recordedBytes(stream: number): readonly Uint8Array[] {
+  return recorded(stream).map(({ base64 }) => Uint8Array.fromBase64(base64));
 }
 
 /** Every event that came on this stream, in order. */
 export function recordedEvents(stream: number): readonly NodeEvent[] {
-  return (fixture.steps as unknown as readonly RecordedStep[])
-    .filter((step) => Number(step.stream) === stream)
-    .flatMap((step) => step.events ?? [])
-    .map(({ json }) => ({
-      nodes: (json.nodes ?? []).map(toNode),
-      tombstones: (json.node_tombstones ?? []).map((tombstone) => tombstone.node_id as NodeId),
-      lastBacklogged: json.progress === "PROGRESS_LAST_BACKLOGGED",
-    }));
+  return recorded(stream).map(({ json }) => ({
+    nodes: (json.nodes ?? []).map(toNode),
+    tombstones: (json.node_tombstones ?? []).map((tombstone) => tombstone.node_id as NodeId),
+    lastBacklogged: json.progress === "PROGRESS_LAST_BACKLOGGED",
+  }));
 }
 
 function toNode(recorded: RecordedNode): Node {

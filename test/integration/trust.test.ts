@@ -35,7 +35,7 @@ async function ended(args: readonly string[]): Promise<string> {
 
 describe("with our own Curator", () => {
   test("two nodes form a mesh, one of them is removed and says so, and no key is in any log", async () => {
-    await using cluster = await OwnCluster.create(lab, ["--curator-id", "curator"]);
+    await using cluster = await OwnCluster.create(lab, { flags: ["--curator-id", "curator"] });
     const { curator, a, b } = cluster;
     for (const [agent, other] of [
       [a, "b"],

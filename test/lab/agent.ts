@@ -55,7 +55,7 @@ export async function scriptedCuratorOn(
 export interface AgentOptions {
   /** HOST:PORT, one or several. */
   readonly curator: string | readonly string[];
-  /** Its data directory is `<directory>/<node ID>`. */
+  /** Its data directory is `<directory>/<node ID>`, of a long ID the beginning: the path of a socket is short. */
   readonly directory: string;
   /** Default: the machine's name. */
   readonly nodeId?: string;
@@ -86,7 +86,7 @@ export class Agent {
     this.machine = machine;
     this.#options = options;
     this.nodeId = options.nodeId ?? machine.name;
-    this.dataDirectory = join(options.directory, this.nodeId);
+    this.dataDirectory = dataDirectoryOf(options.directory, this.nodeId);
     const program = options.executable ?? executable;
     this.process = machine.spawn([...(options.wrapper ?? []), program, "run", ...this.flags], {
       ...(options.path === undefined ? {} : { path: options.path }),
@@ -97,7 +97,7 @@ export class Agent {
   /** Starts `run` and waits until its socket answers. */
   static async start(machine: Machine, options: AgentOptions): Promise<Agent> {
     const { trust, nodeId = machine.name, directory } = options;
-    await trust?.ensure(nodeId, join(directory, nodeId));
+    await trust?.ensure(nodeId, dataDirectoryOf(directory, nodeId));
     const agent = new Agent(machine, options);
     await agent.status((status) => status.agent.running, 10_000);
     return agent;
@@ -174,6 +174,10 @@ export class Agent {
   async restart(other: Partial<AgentOptions> = {}): Promise<Agent> {
     return await Agent.start(this.machine, { ...this.#options, ...other });
   }
+}
+
+function dataDirectoryOf(directory: string, nodeId: string): string {
+  return join(directory, nodeId.slice(0, 20));
 }
 
 /** A flag may be given once only. */

@@ -17,8 +17,11 @@ export class OwnCluster implements AsyncDisposable {
     this.b = b;
   }
 
-  /** `flags`: more flags of the agents. */
-  static async create(lab: Lab, flags: readonly string[] = []): Promise<OwnCluster> {
+  /** `flags`: more flags of the agents. `clockSpeed`: their waits are so many times shorter. */
+  static async create(
+    lab: Lab,
+    { flags = [], clockSpeed = 1 }: { readonly flags?: readonly string[]; readonly clockSpeed?: number } = {},
+  ): Promise<OwnCluster> {
     const trust = await LabTrust.create(lab);
     const directory = await lab.directory();
     const curator = await OwnCurator.start(await freshMachine(lab, "own"), { trust, directory });
@@ -30,6 +33,7 @@ export class OwnCluster implements AsyncDisposable {
         trust,
         pod: podOf(number).slice(0, 1),
         flags: ["--report-status", "on", ...flags],
+        env: { CLUSTERNET_CLOCK_SPEED: String(clockSpeed) },
       });
     return new OwnCluster(curator, await start("a", 1), await start("b", 2));
   }

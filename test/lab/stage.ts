@@ -24,13 +24,17 @@ export const soonMs = 10_000;
 
 export interface StageOptions {
   /** Do something with the Curator before the agent is there. */
-  readonly prepare?: (curator: RemoteCurator) => Promise<void>;
+  readonly prepare?: (curator: RemoteCurator & { readonly machine: Machine }) => Promise<void>;
   /** More flags of the agent. */
   readonly flags?: readonly string[];
   /** More options of the agent, or others, for the machine that it is going to run on. */
   readonly agent?: (machine: Machine) => Promise<Partial<AgentOptions>>;
   /** More Curators, tried after the first one. */
   readonly curators?: readonly string[];
+  /** Default "a". */
+  readonly nodeId?: string;
+  /** Every wait of the agent is so many times shorter; it still compares the host every second. */
+  readonly clockSpeed?: number;
 }
 
 /** A machine with a name that no other one in the lab has. */
@@ -67,16 +71,17 @@ export class Stage implements AsyncDisposable {
       await options.prepare?.(curator);
       const recorder = await lab.recorder();
       const directory = await lab.directory();
-      const { flags = [] } = options;
+      const { flags = [], clockSpeed = 1 } = options;
       const machine = await freshMachine(lab, "a");
       const agentOptions: AgentOptions = {
         curator: [curator.address, ...(options.curators ?? [])],
         directory,
-        nodeId: "a",
+        nodeId: options.nodeId ?? "a",
+        env: { CLUSTERNET_CLOCK_SPEED: String(clockSpeed) },
         pod: podOf(1).slice(0, 1),
         path: recorder.path,
         // Many a test waits for a comparison or two with the host.
-        flags: flags.includes("--resync") ? flags : ["--resync", "1", ...flags],
+        flags: flags.includes("--resync") ? flags : ["--resync", String(clockSpeed), ...flags],
         ...(await options.agent?.(machine)),
       };
       const agent = await Agent.start(machine, agentOptions);
@@ -187,6 +192,14 @@ export function paperNode(
 ): { readonly bytes: Uint8Array; readonly allowed: readonly [string, string]; readonly key: string } {
   const all = [`${address}/${address.includes(":") ? 128 : 32}`, ...prefixes];
   return { bytes: node({ id, key, address, prefixes: all }), allowed: [key, all.join(",")], key };
+}
+
+/** As many nodes that nobody runs, each with a /28 of its own. */
+export function crowdOf(count: number): readonly ReturnType<typeof paperNode>[] {
+  return Array.from({ length: count }, (_, at) => {
+    const network = `10.${200 + (at >> 12)}.${(at >> 4) & 255}.${(at & 15) << 4}/28`;
+    return paperNode(`node-${at + 1}`, `198.18.${at >> 8}.${at & 255}`, [network]);
+  });
 }
 
 /** Waits until `count` pings were sent, ends the ping and returns what must be `{ lost: 0 }`. */

@@ -1,0 +1,64 @@
+/**
+ * What a process uses: its memory and its processor time, as the kernel counts them.
+ *
+ *     const before = await leastMemory(pid, () => Bun.sleep(10_000));
+ *     …
+ *     await memoryComesDownTo(pid, 1.2 * before);
+ *
+ * The memory of an agent goes up and down with its garbage collector: after a flood it holds 25 MB that it gives back
+ * up to twelve seconds later, while its live heap stays the same to the megabyte. So the least of a while is what it
+ * needs, and what it must come back to is waited for.
+ */
+import { readFileSync } from "node:fs";
+import { waitFor } from "./wait.ts";
+
+const lookEveryMs = 100;
+/** Longer than memory takes to be given back. */
+const giveBackMs = 25_000;
+
+/** Resident memory in MB. */
+export function memoryOf(pid: number): number {
+  const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
+  if (kilobytes === undefined) throw new Error(`Cannot read the memory of process ${pid}`);
+  return Number(kilobytes) / 1_000;
+}
+
+/** The least memory, in MB, that is seen until `act` has ended. */
+export async function leastMemory(pid: number, act: () => Promise<unknown>): Promise<number> {
+  let least = memoryOf(pid);
+  const timer = setInterval(() => {
+    least = Math.min(least, memoryOf(pid));
+  }, lookEveryMs);
+  try {
+    await act();
+  } finally {
+    clearInterval(timer);
+  }
+  return least;
+}
+
+/** Waits until the memory is that small, in MB, and returns it. */
+export async function memoryComesDownTo(pid: number, megabytes: number): Promise<number> {
+  return await waitFor(
+    () => {
+      const found = memoryOf(pid);
+      return found <= megabytes && found;
+    },
+    {
+      limitMs: giveBackMs,
+      everyMs: lookEveryMs,
+      what: `memory of ${megabytes.toFixed(1)} MB at most`,
+      detail: () => `it is ${memoryOf(pid).toFixed(1)} MB`,
+    },
+  );
+}
+
+/** Processor time so far in ms, with that of children that have ended. */
+export function processorMsOf(pid: number): number {
+  // The name in brackets may hold blanks.
+  const fields = readFileSync(`/proc/${pid}/stat`, "utf8")
+    .replace(/^.*\) /s, "")
+    .split(" ");
+  // utime, stime, cutime and cstime, in hundredths of a second.
+  return fields.slice(11, 15).reduce((sum, each) => sum + Number(each), 0) * 10;
+}
