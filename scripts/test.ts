@@ -1,9 +1,10 @@
 /**
  * Runs the tests: `bun run test [PART-OF-A-FILE-NAME...] [OPTION-OF-BUN-TEST...]`.
  *
- * The unit tests run side by side. After them the integration tests run one after the other: they count lost
- * packets, and the machine should be theirs. For these it installs missing packages and builds the executable
- * when it is older than its sources. The last line is `N passed, N failed`; a skipped test fails the run.
+ * The unit tests run side by side. After them the integration tests run one after the other, since they count lost
+ * packets and the machine should be theirs; those that mostly wait say so (`test.concurrent`) and run three at a time.
+ * For these it installs missing packages and builds the executable when it is older than its sources. The last line is
+ * `N passed, N failed`; a skipped test fails the run.
  * CLUSTERNET_TEST_LONG=1 (`bun run test:long`) runs the full sizes of what is otherwise smaller.
  */
 import { mkdir, rm } from "node:fs/promises";
@@ -41,7 +42,7 @@ export async function runTests(argv: readonly string[]): Promise<Counts> {
     {
       name: "integration",
       files: files.filter(isIntegration),
-      flags: ["--isolate", "--max-concurrency=1", "--timeout=120000"],
+      flags: ["--isolate", "--max-concurrency=3", "--timeout=120000"],
     },
   ];
 
