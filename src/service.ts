@@ -11,7 +11,7 @@ import { checkOptions, defaultListenPort } from "./checks.ts";
 import { rememberedCurator } from "./core/curators.ts";
 import { renderStep } from "./core/host-commands.ts";
 import type { SeenHost } from "./core/host-state.ts";
-import { privateKeyFromBytes, type PrivateKey, type PublicKey } from "./core/key.ts";
+import { privateKeyFromBytes, secretForms, type PrivateKey, type PublicKey } from "./core/key.ts";
 
 import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
 import type { Prefix } from "./core/prefix.ts";
@@ -232,7 +232,7 @@ export class Service {
     const { wireguard = "auto" } = this.#options;
     const found = await readKeyFile(join(this.#options.dataDirectory, keyFileName));
     const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
-    this.#log.redact(key.reveal());
+    for (const form of secretForms(key)) this.#log.redact(form);
     const file = new MeshFile(this.#path("conf"));
     const last = await file.read(key.publicKey, { closeToOthers: false });
     const memory = await this.#remember({ write: false });
@@ -362,7 +362,7 @@ export class Service {
         await this.#unlessItMayPass(chooseImplementation({ run, wireguard }));
       }
       const { key, made, problems } = await ensureKeyFile(keyPath);
-      this.#log.redact(key.reveal());
+      for (const form of secretForms(key)) this.#log.redact(form);
       if (made) this.#log.info("Made a private key", { publicKey: key.publicKey });
       await removeLeftovers(dataDirectory).catch((error: unknown) => {
         this.#log.debug("Cannot remove what a crash may have left in the data directory", {

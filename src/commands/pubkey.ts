@@ -5,6 +5,7 @@
  * second takes the key of the first.
  */
 import { join } from "node:path";
+import { secretForms } from "../core/key.ts";
 import { exitStatus, type ExitStatus } from "../errors.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { ensureKeyFile, keyFileName } from "../host/key-file.ts";
@@ -18,7 +19,7 @@ export async function pubkey(
 ): Promise<ExitStatus> {
   await ensureDataDirectory(dataDirectory);
   const { key, problems } = await ensureKeyFile(join(dataDirectory, keyFileName));
-  log.redact(key.reveal());
+  for (const form of secretForms(key)) log.redact(form);
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   stdout(`${key.publicKey}\n`);
   return exitStatus.ok;

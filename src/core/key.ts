@@ -14,7 +14,7 @@ declare const publicKeyBrand: unique symbol;
 export type PublicKey = string & { readonly [publicKeyBrand]: true };
 
 export interface PrivateKey {
-  /** The base64 text. Call it only where the secret must be written: key file and configuration file. */
+  /** The base64 text. Call it only where the secret must be written, key file and configuration file, or hidden. */
   reveal(): string;
   readonly publicKey: PublicKey;
 }
@@ -60,6 +60,15 @@ export function privateKeyFromBytes(bytes: Uint8Array): PrivateKey {
     return index === keyBytes - 1 ? (byte & 0b0111_1111) | 0b0100_0000 : byte;
   });
   return parsePrivateKey(scalar.toBase64());
+}
+
+/**
+ * The forms in which a key can come into a text by mistake, for a log that is to hide them: base64 as in the files,
+ * without the sign at its end, and hex as WireGuard's socket has it.
+ */
+export function secretForms(key: PrivateKey): readonly string[] {
+  const text = key.reveal();
+  return [text, text.slice(0, -1), Uint8Array.fromBase64(text).toHex()];
 }
 
 class RedactedKey implements PrivateKey {

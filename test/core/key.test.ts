@@ -4,7 +4,7 @@ import { inspect } from "node:util";
 
 import * as fc from "fast-check";
 
-import { parsePrivateKey, parsePublicKey, privateKeyFromBytes } from "../../src/core/key.ts";
+import { parsePrivateKey, parsePublicKey, privateKeyFromBytes, secretForms } from "../../src/core/key.ts";
 import { describeError } from "../../src/errors.ts";
 
 /** Made by `wg genkey` and `wg pubkey` of wireguard-tools 1.0.20210914, for these tests only. */
@@ -118,6 +118,14 @@ describe("private keys", () => {
       expect<string>(parsePrivateKey(text).publicKey).toBe(publicKey);
       expect<string>(privateKeyFromBytes(bytes).publicKey).toBe(publicKey);
     }
+  });
+
+  test("secretForms() are those of the files, without the sign at the end, and of WireGuard's socket", () => {
+    expect(secretForms(parsePrivateKey(pairs[0].privateKey))).toEqual([
+      "4EiRyczG7JsDpEkNp1BX4Hym2q6vo/odl/TQZEwX8EU=",
+      "4EiRyczG7JsDpEkNp1BX4Hym2q6vo/odl/TQZEwX8EU",
+      "e04891c9ccc6ec9b03a4490da75057e07ca6daaeafa3fa1d97f4d0644c17f045",
+    ]);
   });
 
   test("privateKeyFromBytes() clamps as wg genkey does", () => {
