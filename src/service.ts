@@ -25,7 +25,7 @@ import { createHost, type LinuxHost } from "./host/host.ts";
 import { ensureKeyFile, keyFileName, readKeyFile } from "./host/key-file.ts";
 import { acquireLocks, type Locks } from "./host/lock.ts";
 import { MeshFile, type LastMesh } from "./host/mesh-file.ts";
-import { AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
+import { adoptFormerFiles, AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
 import { chooseImplementation, type Implementation } from "./host/wireguard-go.ts";
 import { Housekeeping } from "./housekeeping.ts";
 import { silentLogger, type RedactingLogger } from "./log.ts";
@@ -369,6 +369,7 @@ export class Service {
           error: messageOf(error),
         });
       });
+      await this.#adoptFormerFiles();
       const file = new MeshFile(this.#path("conf"));
       const last = await file.read(key.publicKey);
       this.#problems.replace("key", problems);
@@ -417,6 +418,17 @@ export class Service {
     } catch (error) {
       locks.release();
       throw error;
+    }
+  }
+
+  /** An earlier run may have had another --interface: what it has left is taken away, and its mesh gone on with. */
+  async #adoptFormerFiles(): Promise<void> {
+    try {
+      const former = await adoptFormerFiles(this.#options.dataDirectory, this.#interfaceName);
+      if (former !== undefined) this.#log.info("The interface has another name now", { former });
+    } catch (error) {
+      // A disk that cannot be written, say: the start goes on without.
+      this.#log.warn(describeError(error));
     }
   }
 

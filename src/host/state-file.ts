@@ -5,7 +5,8 @@
  * loopback addresses count only in the boot in which they were added: after a reboot, an address of that
  * text on `lo` is somebody else's.
  */
-import { readFile } from "node:fs/promises";
+import { readdir, readFile, rename } from "node:fs/promises";
+import { join } from "node:path";
 
 import * as v from "valibot";
 
@@ -17,7 +18,7 @@ import {
   type Prefix,
 } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
-import { ClusternetError, messageOf } from "../errors.ts";
+import { ClusternetError, messageOf, systemReason } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { KeptFile, type LookOptions } from "./files.ts";
 
@@ -65,6 +66,39 @@ const stateSchema = v.object({
 /** Changes at every boot of the machine, and only then. */
 export async function readBootId(): Promise<string> {
   return (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
+}
+
+/** Those of an interface that this program keeps, the one that says most last. */
+const endings = ["conf", "state"];
+
+/**
+ * Gives the files of an interface that an earlier run had under another name to this one, when it has no state of its
+ * own yet: its last mesh, and what it has left on the host, the former interface among it. Returns the former name,
+ * undefined when there is none. Call it only while holding the directory's lock. Throws ClusternetError.
+ */
+export async function adoptFormerFiles(
+  directory: string,
+  interfaceName: string,
+): Promise<string | undefined> {
+  try {
+    const names = new Set(await readdir(directory));
+    if (names.has(`${interfaceName}.state`)) return undefined;
+    const former = [...names]
+      .flatMap((name) => /^([^.].*)\.state$/.exec(name)?.[1] ?? [])
+      .toSorted()
+      .at(-1);
+    if (former === undefined) return undefined;
+    for (const ending of endings) {
+      const [from, to] = [`${former}.${ending}`, `${interfaceName}.${ending}`];
+      if (names.has(from) && !names.has(to)) await rename(join(directory, from), join(directory, to));
+    }
+    return former;
+  } catch (error) {
+    throw new ClusternetError(
+      `Cannot find what runs under another interface name left in ${quote(directory)}: ${systemReason(error)}`,
+      { cause: error },
+    );
+  }
 }
 
 /** The state file of one interface, in this boot. Knows what it last read or wrote, so that nothing is written twice. */

@@ -1,10 +1,11 @@
 /** The state file: what a restart remembers, and what becomes of damage. */
 import { describe, expect, test } from "bun:test";
-import { chmod, lstat, mkdir, readFile, rmdir, writeFile } from "node:fs/promises";
+import { chmod, lstat, mkdir, readdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
 import { parseAddress, parseInterfacePrefix, parsePrefix } from "../../src/core/prefix.ts";
 import {
+  adoptFormerFiles,
   AgentMemory,
   emptyState,
   readBootId,
@@ -12,7 +13,7 @@ import {
   type AgentState,
 } from "../../src/host/state-file.ts";
 import { silentLogger, type Logger } from "../../src/log.ts";
-import { octal, withDirectory } from "./temporary.ts";
+import { failure, octal, withDirectory } from "./temporary.ts";
 
 const state: AgentState = {
   loopbackAddresses: [parseAddress("10.192.1.1"), parseAddress("fd00::1")],
@@ -229,5 +230,50 @@ describe("AgentMemory", () => {
       await memory.learn(other);
       expect([memory.get().learnedCurators, await Bun.file(path).exists()]).toEqual([other, false]);
     });
+  });
+});
+
+describe("adoptFormerFiles()", () => {
+  test.each([
+    {
+      name: "gives mesh and state of another interface to this one",
+      there: { "old.conf": "mesh", "old.state": "state", "private.key": "key" },
+      want: { "mesh0.conf": "mesh", "mesh0.state": "state", "private.key": "key" },
+      former: "old",
+    },
+    {
+      name: "takes the state alone where this one has a mesh: a crash was between the two",
+      there: { "old.state": "state", "mesh0.conf": "mesh" },
+      want: { "mesh0.conf": "mesh", "mesh0.state": "state" },
+      former: "old",
+    },
+    {
+      name: "leaves all as it is where this one has a state",
+      there: { "old.conf": "mesh", "old.state": "state", "mesh0.state": "own" },
+      want: { "old.conf": "mesh", "old.state": "state", "mesh0.state": "own" },
+      former: undefined,
+    },
+    {
+      name: "finds nothing in the files of a first start, or half written",
+      there: { "private.key": "key", ".old.state.0123456789abcdef.clusternet-tmp": "x" },
+      want: { "private.key": "key", ".old.state.0123456789abcdef.clusternet-tmp": "x" },
+      former: undefined,
+    },
+  ])("$name", async ({ there, want, former }) => {
+    await withDirectory(async (directory) => {
+      for (const [name, text] of Object.entries(there)) await writeFile(join(directory, name), text ?? "");
+      expect(await adoptFormerFiles(directory, "mesh0")).toBe(former);
+      const found: Record<string, string> = {};
+      for (const name of await readdir(directory))
+        found[name] = await readFile(join(directory, name), "utf8");
+      expect(found).toEqual(want as Record<string, string>);
+    });
+  });
+
+  test("says of a directory that cannot be read which it is", async () => {
+    const { message } = await failure(() => adoptFormerFiles("/nowhere", "mesh0"));
+    expect(message).toBe(
+      'Cannot find what runs under another interface name left in "/nowhere": ENOENT: no such file or directory',
+    );
   });
 });
