@@ -353,7 +353,11 @@ export class Service {
     const startedAt = this.#clock.wallTime();
     socketPath(dataDirectory, this.#interfaceName);
     await ensureDataDirectory(dataDirectory);
-    const locks = acquireLocks({ dataDirectory, interfaceName: this.#interfaceName });
+    const locks = acquireLocks({
+      dataDirectory,
+      interfaceName: this.#interfaceName,
+      clusterNets: this.#clusterNets.map(({ text }) => text),
+    });
     try {
       const run = createRunCommand();
       const keyPath = join(dataDirectory, keyFileName);

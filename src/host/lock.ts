@@ -1,10 +1,10 @@
 /**
- * One agent per data directory, and one per interface and network namespace (C3).
+ * One agent per data directory, and one per interface, and per ClusterNet, in a network namespace (C3).
  *
  * The directory is held by flock(2) on a descriptor of it, which works on a read-only disk too and leaves no file
- * behind; the interface by the name of an abstract Unix socket, which belongs to the network namespace as the
- * interface does. The kernel frees both when the process ends, however it ends, and neither is inherited by the
- * programs that it starts. The socket is bound but never listens: nobody can connect to it, so nobody can disturb it.
+ * behind; interface and ClusterNets by the names of abstract Unix sockets, which belong to the network namespace as
+ * interfaces and routes do. The kernel frees all when the process ends, however it ends, and neither is inherited by the
+ * programs that it starts. A socket is bound but never listens: nobody can connect to it, so nobody can disturb it.
  *
  * Who holds a place is looked up in /proc. A process of another PID namespace is not seen there, nor, when we are not
  * root, one of another user or one that closes its memory as our own agents do; such a process stays unnamed.
@@ -31,6 +31,12 @@ export interface Places {
   readonly interfaceName: string;
 }
 
+/** What an agent that works holds besides: two of them would put each its own route in the place of the other's. */
+export interface AgentPlaces extends Places {
+  /** Texts of the networks that it routes. Default: none, as for a program that only takes away. */
+  readonly clusterNets?: readonly string[];
+}
+
 /** The process that holds a place, as far as it can be seen. */
 export interface Holder {
   readonly pid?: number;
@@ -52,27 +58,26 @@ export interface Locks {
 }
 
 /**
- * Takes both places. Throws ClusternetError with exit 75 that names the process holding one of them, and
- * SettingsError when the directory cannot be opened; then neither is held.
+ * Takes all of the places. Throws ClusternetError with exit 75 that names the process holding one of them, and
+ * SettingsError when the directory cannot be opened; then none is held.
  */
-export function acquireLocks({ dataDirectory, interfaceName }: Places): Locks {
+export function acquireLocks({ dataDirectory, interfaceName, clusterNets = [] }: AgentPlaces): Locks {
   const directory = acquireDirectoryLock(dataDirectory, agentHint);
-  let socket: number;
-  try {
-    socket = bindName(interfaceName);
-  } catch (error) {
+  const sockets: number[] = [];
+  const release = (): void => {
+    for (const socket of sockets.splice(0)) closeSync(socket);
     directory.release();
+  };
+  try {
+    sockets.push(bindName(interfaceName, `use interface ${quote(interfaceName)}`, "--interface"));
+    for (const network of clusterNets) {
+      sockets.push(bindName(network, `route cluster network ${quote(network)}`, "--cluster-net"));
+    }
+  } catch (error) {
+    release();
     throw error;
   }
-  let held = true;
-  return {
-    renew: () => directory.renew(),
-    release: () => {
-      if (held) closeSync(socket);
-      held = false;
-      directory.release();
-    },
-  };
+  return { renew: () => directory.renew(), release };
 }
 
 /**
@@ -140,34 +145,38 @@ function lockDirectory(path: string, hint: string): number {
   });
 }
 
-function bindName(interfaceName: string): number {
-  const cannot = `Cannot use interface ${quote(interfaceName)}`;
-  const address = socketAddress(interfaceName);
+/** `what` this program is to do with it, and the `flag` that gives another name. */
+function bindName(name: string, what: string, flag: string): number {
+  const cannot = `Cannot ${what}`;
+  const address = socketAddress(name);
   using libc = openLibc();
   const descriptor = libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const errno = descriptor < 0 ? libc.errno() : libc.bind(descriptor, address);
   if (errno === 0) return descriptor;
   if (descriptor >= 0) closeSync(descriptor);
-  const holder = findNameHolder(interfaceName);
+  const holder = findNameHolder(name);
   if (holder === undefined && errno !== EADDRINUSE) {
     throw new ClusternetError(`${cannot}: its lock cannot be made, errno ${errno}`);
   }
   throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it in this network namespace`, {
     exit: exitStatus.temporary,
-    hint: "Stop that process first (ss -xap shows it to root), or give this one an interface of its own with --interface",
+    hint: `Stop that process first (ss -xap shows it to root), or give this one another with ${flag}`,
   });
 }
 
-/** Name of the abstract socket, without the zero byte that it starts with. */
-function lockName(interfaceName: string): string {
-  return `clusternet/${interfaceName}`;
+/**
+ * Name of the abstract socket, without the zero byte that it starts with, for an interface or a network: a network has
+ * a slash, an interface never.
+ */
+function lockName(name: string): string {
+  return `clusternet/${name}`;
 }
 
 /** sockaddr_un: family, a zero byte, the name; the length given to bind ends it. */
-function socketAddress(interfaceName: string): Uint8Array {
-  const bytes = Buffer.alloc(3 + Buffer.byteLength(lockName(interfaceName)));
+function socketAddress(name: string): Uint8Array {
+  const bytes = Buffer.alloc(3 + Buffer.byteLength(lockName(name)));
   new DataView(bytes.buffer, bytes.byteOffset).setUint16(0, AF_UNIX, true);
-  bytes.write(lockName(interfaceName), 3);
+  bytes.write(lockName(name), 3);
   return bytes;
 }
 
@@ -188,8 +197,8 @@ function findDirectoryHolder(path: string): Holder | undefined {
   });
 }
 
-function findNameHolder(interfaceName: string): Holder | undefined {
-  const end = ` @${lockName(interfaceName)}`;
+function findNameHolder(name: string): Holder | undefined {
+  const end = ` @${lockName(name)}`;
   const line = readFileSync("/proc/self/net/unix", "utf8")
     .split("\n")
     .find((each) => each.endsWith(end));

@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-import { acquireLocks, findHolder, type Places } from "../../src/host/lock.ts";
+import { acquireLocks, findHolder, type AgentPlaces, type Places } from "../../src/host/lock.ts";
 import { failure, onDisk, withDirectory } from "./temporary.ts";
 
 const lockModule = join(import.meta.dir, "../../src/host/lock.ts");
@@ -16,7 +16,7 @@ interface Holding {
 
 /** Another process that holds the places; ended when `use` ends. `inNamespace`: with a network of its own. */
 async function whileHeld<T>(
-  places: Places,
+  places: AgentPlaces,
   use: (holding: Holding) => Promise<T> | T,
   { inNamespace = false, child = "" } = {},
 ): Promise<T> {
@@ -63,7 +63,7 @@ function freshName(): string {
 }
 
 /** Takes the places and lets go of them at once. */
-function tryLocks(places: Places): void {
+function tryLocks(places: AgentPlaces): void {
   acquireLocks(places).release();
 }
 
@@ -94,6 +94,20 @@ describe("acquireLocks()", () => {
         expect(message).toEndWith(") holds it in this network namespace");
         expect(exit).toBe(75);
         tryLocks(other);
+      });
+    });
+  });
+
+  test("refuses a cluster network that another agent routes with 75, names it, and lets go of the rest", async () => {
+    await withPlaces(async (places, other) => {
+      // As text only: no other test routes it.
+      const clusterNets = ["10.193.0.0/30", "fd10:c2::/64"];
+      await whileHeld({ ...places, clusterNets }, async ({ pid }) => {
+        const wanted = { ...other, clusterNets: ["10.194.0.0/30", "fd10:c2::/64"] };
+        const { message, exit } = await failure(() => acquireLocks(wanted));
+        expect(message).toStartWith(`Cannot route cluster network "fd10:c2::/64": process ${pid} (`);
+        expect(exit).toBe(75);
+        tryLocks({ ...wanted, clusterNets: ["10.194.0.0/30"] });
       });
     });
   });
