@@ -68,6 +68,8 @@ export interface AgentOptions {
   readonly flags?: readonly string[];
   /** In front of the command: a program that becomes the agent, like `env` or `setpriv`. */
   readonly wrapper?: readonly string[];
+  /** Default: clusternet. */
+  readonly interfaceName?: string;
   /** Another executable than the one of this build. */
   readonly executable?: string;
   /** For the front of PATH, like a recorder's. */
@@ -80,6 +82,7 @@ export class Agent {
   readonly process: LabProcess;
   readonly nodeId: string;
   readonly dataDirectory: string;
+  readonly interfaceName: string;
   readonly #options: AgentOptions;
 
   private constructor(machine: Machine, options: AgentOptions) {
@@ -87,6 +90,7 @@ export class Agent {
     this.#options = options;
     this.nodeId = options.nodeId ?? machine.name;
     this.dataDirectory = dataDirectoryOf(options.directory, this.nodeId);
+    this.interfaceName = options.interfaceName ?? "clusternet";
     const program = options.executable ?? executable;
     this.process = machine.spawn([...(options.wrapper ?? []), program, "run", ...this.flags], {
       ...(options.path === undefined ? {} : { path: options.path }),
@@ -119,7 +123,9 @@ export class Agent {
       this.dataDirectory,
       "--external-address",
       this.#options.externalAddress ?? this.machine.address,
-      ...clusterNets.flatMap((each) => ["--cluster-net", each]),
+      "--interface",
+      this.interfaceName,
+      ...(flags.includes("--cluster-net") ? [] : clusterNets.flatMap((each) => ["--cluster-net", each])),
       ...pod.flatMap(({ prefix }) => ["--pod-prefix", prefix]),
       ...unlessIn(flags, "--wireguard", "userspace"),
       ...unlessIn(flags, "--resync", "2"),
@@ -132,21 +138,21 @@ export class Agent {
   async status(isWanted: (status: Status) => boolean, limitMs: number): Promise<Status> {
     return await waitFor(
       async () => {
-        const fetched = await fetchStatus(join(this.dataDirectory, "clusternet.sock"), 2000);
+        const fetched = await fetchStatus(join(this.dataDirectory, `${this.interfaceName}.sock`), 2000);
         return fetched.kind === "status" && isWanted(fetched.status) ? fetched.status : undefined;
       },
       { limitMs, what: `status of agent "${this.nodeId}" as wanted`, detail: () => this.process.describe() },
     );
   }
 
-  /** Lines of `wg show clusternet dump` without the first, each split at its tabs, sorted. */
+  /** Lines of `wg show … dump` of its interface without the first, each split at its tabs, sorted. */
   async peers(
     isWanted: (peers: readonly string[][]) => boolean,
     limitMs: number,
   ): Promise<readonly string[][]> {
     return await waitFor(
       async () => {
-        const shown = await this.machine.run(["wg", "show", "clusternet", "dump"]);
+        const shown = await this.machine.run(["wg", "show", this.interfaceName, "dump"]);
         const peers = shown.stdout
           .split("\n")
           .slice(1, -1)
