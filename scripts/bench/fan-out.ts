@@ -6,8 +6,10 @@
  * is its processor time, which is told beside.
  */
 import { type Crowd, twoCrowds, type Usage } from "./crowd.ts";
-import type { Result } from "./report.ts";
+import type { Panel } from "./curves.ts";
+import { colors, type Result } from "./report.ts";
 import type { Sizes } from "./row.ts";
+import { summarize } from "./statistics.ts";
 
 /** Processes that hold the watchers of one Curator. */
 const processes = 4;
@@ -60,7 +62,13 @@ function sentBetween(before: Usage, after: Usage): number {
   return after.bytes - before.bytes;
 }
 
-async function measureSize(nodes: number, samples: number): Promise<readonly Result[]> {
+/** A result, and which figure of which cluster it is. */
+interface Point extends Result {
+  readonly nodes: number;
+  readonly figure: string;
+}
+
+async function measureSize(nodes: number, samples: number): Promise<readonly Point[]> {
   await using crowds = await twoCrowds(nodes, processes);
   const sides = [
     { crowd: crowds.ours, side: emptySide() },
@@ -85,7 +93,9 @@ async function measureSize(nodes: number, samples: number): Promise<readonly Res
     unit: Result["row"]["unit"],
     of: (side: Side) => readonly number[],
     notes: readonly string[] = [],
-  ): Result => ({
+  ): Point => ({
+    nodes,
+    figure: what,
     row: {
       name: "fan-out",
       ours: `${nodes.toLocaleString("en")} nodes: ${what}`,
@@ -111,8 +121,23 @@ async function measureSize(nodes: number, samples: number): Promise<readonly Res
 }
 
 /** Results for a hundredth of the nodes of the large mesh, a tenth, and half. */
-export async function measureFanOut({ nodes, samples }: Sizes): Promise<readonly Result[]> {
-  const results: Result[] = [];
-  for (const part of [100, 10, 2]) results.push(...(await measureSize(Math.ceil(nodes / part), samples)));
-  return results;
+export async function measureFanOut({
+  nodes,
+  samples,
+}: Sizes): Promise<{ readonly results: readonly Result[]; readonly panels: readonly Panel[] }> {
+  const points: Point[] = [];
+  for (const part of [100, 10, 2]) points.push(...(await measureSize(Math.ceil(nodes / part), samples)));
+  const panels = Object.entries(Object.groupBy(points, ({ figure }) => figure)).map(
+    ([title, all = []]): Panel => ({
+      title,
+      unit: all[0]?.row.unit ?? "",
+      curves: (["ours", "baseline"] as const).map((side) => ({
+        name: side === "ours" ? "our Curator" : "ready bytes",
+        color: colors[side],
+        points: all.map((point) => ({ nodes: point.nodes, value: summarize(point[side]).median })),
+      })),
+    }),
+  );
+  // What is sent is the same on both sides, and grows as the square of the nodes.
+  return { results: points, panels: panels.filter(({ title }) => !title.includes("sent by")) };
 }

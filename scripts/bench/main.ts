@@ -14,6 +14,7 @@ import { root } from "../paths.ts";
 import { setup } from "../setup.ts";
 import { agentRows } from "./agent-rows.ts";
 import { curatorRows } from "./curator-rows.ts";
+import { renderCurves } from "./curves.ts";
 import { measureFanOut } from "./fan-out.ts";
 import { readMachine, renderMachine } from "./machine.ts";
 import { renderPicture, renderTable, type Result } from "./report.ts";
@@ -58,7 +59,7 @@ async function stampCostMs(): Promise<number> {
 }
 
 /** Writes table, samples and picture, and prints the table. */
-async function publish(name: string, results: readonly Result[]): Promise<void> {
+async function publish(name: string, results: readonly Result[], picture: string): Promise<void> {
   const head = [
     renderMachine(facts),
     `The wrapper that stamps calls of wg costs ${costMs.toFixed(1)} ms a call, on both sides.`,
@@ -69,7 +70,7 @@ async function publish(name: string, results: readonly Result[]): Promise<void> 
   await mkdir(values.out, { recursive: true });
   await writeFile(join(values.out, `${name}.txt`), text);
   await writeFile(join(values.out, `${name}.json`), samples);
-  await writeFile(join(values.out, `${name}.svg`), renderPicture(results, renderMachine(facts)));
+  await writeFile(join(values.out, `${name}.svg`), picture);
   console.log(text);
 }
 
@@ -88,5 +89,11 @@ if (await isStale()) await build();
 const facts = readMachine();
 const costMs = await stampCostMs();
 const wanted = rows.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
-if (wanted.length > 0) await publish("bench", await measureAll(wanted));
-if (positionals.includes(fanOut)) await publish(fanOut, await measureFanOut(sizes));
+if (wanted.length > 0) {
+  const results = await measureAll(wanted);
+  await publish("bench", results, renderPicture(results, renderMachine(facts)));
+}
+if (positionals.includes(fanOut)) {
+  const { results, panels } = await measureFanOut(sizes);
+  await publish(fanOut, results, renderCurves(panels, renderMachine(facts)));
+}

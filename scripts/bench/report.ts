@@ -47,7 +47,8 @@ function compareSides({ ours, baseline, row }: Result): Comparison {
   return compare(ours, baseline, row.aim);
 }
 
-function renderNumber(value: number): string {
+/** Three digits or so. */
+export function renderNumber(value: number): string {
   return value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
 }
 
@@ -66,7 +67,8 @@ function renderAim(aim: Aim, unit: string): string {
 }
 
 const picture = { width: 960, left: 320, right: 170, bar: 13, rowHeight: 46, top: 64 } as const;
-const colors = { ours: "#2a6fb0", baseline: "#b9bec5", missed: "#b03a2a", text: "#222222" } as const;
+/** Of ours and of the baseline in every picture. */
+export const colors = { ours: "#2a6fb0", baseline: "#b9bec5", missed: "#b03a2a", text: "#222222" } as const;
 
 /**
  * An SVG with two bars a row, ours above the baseline, the longer of the two as long as there is room; a thin line from
@@ -110,6 +112,7 @@ ${rows.join("\n")}
 `;
 }
 
-function escapeXml(text: string): string {
+/** As text of an SVG. */
+export function escapeXml(text: string): string {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }

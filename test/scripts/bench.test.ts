@@ -2,6 +2,7 @@
  * What the benchmark makes of its samples: the sums, the verdicts, the table and the picture.
  */
 import { describe, expect, test } from "bun:test";
+import { renderCurves } from "../../scripts/bench/curves.ts";
 import { renderPicture, renderTable, type Result } from "../../scripts/bench/report.ts";
 import { compare, summarize, type Aim } from "../../scripts/bench/statistics.ts";
 
@@ -107,6 +108,28 @@ const results: readonly Result[] = [
     baseline: [0, 0],
   },
 ];
+
+test("renderCurves() puts a point of ten times the nodes and ten times the value in the middle of both scales", () => {
+  const points = [1, 10, 100].map((nodes) => ({ nodes, value: 2 * nodes }));
+  const svg = renderCurves(
+    [{ title: "boot", unit: "ms", curves: [{ name: "ours", color: "blue", points }] }],
+    "on a machine",
+  );
+  const seen: string[] = [];
+  new HTMLRewriter()
+    .on("circle", {
+      element(point) {
+        seen.push(`${point.getAttribute("cx")} ${point.getAttribute("cy")}`);
+      },
+    })
+    .on("polyline", {
+      element(line) {
+        seen.push(line.getAttribute("points") ?? "");
+      },
+    })
+    .transform(svg);
+  expect(seen).toEqual(["52.0,190.0 162.0,130.0 272.0,70.0", "52.0 190.0", "162.0 130.0", "272.0 70.0"]);
+});
 
 describe("report", () => {
   test("renderTable() shows both sides, the ratio and the verdict of each row, then the notes", () => {
