@@ -1,7 +1,8 @@
 /**
  * Brings every change of a node to every watcher.
  *
- * A change is encoded once and its bytes are shared. What a watcher has not taken yet is merged per node, so one
+ * A node is encoded once for a change, and these bytes are shared: every watcher's event, and a part of every later
+ * first picture, since messages of protobuf one behind the other are read as one message. What a watcher has not taken yet is merged per node, so one
  * that stops reading costs at most one event a node, and gets the last state of each when it reads again; nodes
  * keep their turn in that queue, so one that changes all the time cannot be overtaken for ever. A first picture is
  * cut into events after passing 2 MiB, as the real Curator does, and the last of them carries LAST_BACKLOGGED.
@@ -29,7 +30,8 @@ export interface Watcher {
 }
 
 export class FanOut {
-  readonly #nodes = new Map<NodeId, Uint8Array>();
+  /** Every node as an event of its own. */
+  readonly #events = new Map<NodeId, Uint8Array>();
   readonly #watchers = new Set<OpenWatcher>();
   /** How many of them each caller has; none is left out. */
   readonly #countOf = new Map<NodeId, number>();
@@ -39,7 +41,7 @@ export class FanOut {
 
   /** `nodes`: what is known at start. */
   constructor(nodes: Iterable<StoredNode>) {
-    for (const node of nodes) this.#nodes.set(node.id, encodeNode(node));
+    for (const node of nodes) this.#events.set(node.id, encodeNode(node));
   }
 
   /** Watches all nodes, or one. Close it with `close`. */
@@ -71,16 +73,15 @@ export class FanOut {
 
   /** A node that is new or has changed. */
   publish(node: StoredNode): void {
-    const bytes = encodeNode(node);
-    this.#nodes.set(node.id, bytes);
-    this.#send(node.id, { nodes: [bytes], progress: WatchEvent_Progress.UNSPECIFIED, nodeTombstones: [] });
+    const event = encodeNode(node);
+    this.#events.set(node.id, event);
+    this.#send(node.id, event);
   }
 
   /** A node that is no more: a tombstone for everybody, and the end of its own streams. */
   retract(id: NodeId): void {
-    this.#nodes.delete(id);
-    const tombstone = { nodeId: id };
-    this.#send(id, { nodes: [], progress: WatchEvent_Progress.UNSPECIFIED, nodeTombstones: [tombstone] });
+    this.#events.delete(id);
+    this.#send(id, encodeEvent({ nodeTombstones: [{ nodeId: id }] }));
     for (const watcher of this.#watchers) if (watcher.caller === id) watcher.end(removedRefusal(id));
   }
 
@@ -90,20 +91,18 @@ export class FanOut {
     for (const watcher of this.#watchers) watcher.end(stopping);
   }
 
-  #send(id: NodeId, change: WatchEvent): void {
+  #send(id: NodeId, event: Uint8Array): void {
     this.#backlog = undefined;
-    const event = WatchEvent.encode(change).finish();
     for (const watcher of this.#watchers) {
       if (watcher.only === undefined || watcher.only === id) watcher.offer(id, event);
     }
   }
 
   #firstEvents(only: NodeId | undefined): readonly Uint8Array[] {
-    if (only === undefined) return (this.#backlog ??= encodeBacklog(this.#nodes.values()));
-    const bytes = this.#nodes.get(only);
+    if (only === undefined) return (this.#backlog ??= encodeBacklog(this.#events.values()));
+    const event = this.#events.get(only);
     // As the real one: of a node that is not there nothing comes, until it is; and never LAST_BACKLOGGED.
-    if (bytes === undefined) return [];
-    return [encodeNodes([bytes], WatchEvent_Progress.UNSPECIFIED)];
+    return event === undefined ? [] : [event];
   }
 }
 
@@ -166,8 +165,8 @@ class OpenWatcher implements Watcher {
 }
 
 /** The node as every watcher gets it. This Curator is no node of the cluster, and none of its nodes has a role. */
-export function encodeNode(node: StoredNode): Uint8Array {
-  return Node.encode({
+function encodeNode(node: StoredNode): Uint8Array {
+  const bytes = Node.encode({
     id: node.id,
     roles: undefined,
     status: node.status,
@@ -177,7 +176,14 @@ export function encodeNode(node: StoredNode): Uint8Array {
         : { wireguardPubkey: node.publicKey, prefixes: node.prefixes.map((cidr) => ({ cidr })) },
     state: NodeState.UP,
   }).finish();
+  return encodeEvent({ nodes: [bytes] });
 }
+
+function encodeEvent(event: Partial<WatchEvent>): Uint8Array {
+  return WatchEvent.encode(WatchEvent.fromPartial(event)).finish();
+}
+
+const lastBacklogged = encodeEvent({ progress: WatchEvent_Progress.LAST_BACKLOGGED });
 
 function encodeBacklog(nodes: Iterable<Uint8Array>): readonly Uint8Array[] {
   const events: Uint8Array[] = [];
@@ -187,17 +193,13 @@ function encodeBacklog(nodes: Iterable<Uint8Array>): readonly Uint8Array[] {
     // Here and not right after the node that passed the mark: so the last event, which carries the mark, is never
     // another one than the last batch.
     if (bytes > backlogEventBytes) {
-      events.push(encodeNodes(batch, WatchEvent_Progress.UNSPECIFIED));
+      events.push(Buffer.concat(batch));
       batch = [];
       bytes = 0;
     }
     batch.push(node);
     bytes += node.length;
   }
-  events.push(encodeNodes(batch, WatchEvent_Progress.LAST_BACKLOGGED));
+  events.push(Buffer.concat([...batch, lastBacklogged]));
   return events;
-}
-
-function encodeNodes(nodes: Uint8Array[], progress: WatchEvent_Progress): Uint8Array {
-  return WatchEvent.encode({ nodes, progress, nodeTombstones: [] }).finish();
 }
