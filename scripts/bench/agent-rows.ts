@@ -20,6 +20,7 @@ import {
 } from "./agent-stage.ts";
 import { encodePaperNode, type PaperNode } from "./nodes.ts";
 import type { Row, Samples, Sizes } from "./row.ts";
+import { summarize } from "./statistics.ts";
 
 /** The agent rests twice as long as its turn took, and 100 ms at least: what it is given sooner waits. */
 const rest = (turnMs: number): Promise<void> => Bun.sleep(500 + 3 * turnMs);
@@ -136,7 +137,7 @@ async function timeDump({ machine, stamps }: StampedAgent): Promise<number> {
 }
 
 /** Seconds between two comparisons of the quiet agent, so that seven times two of them fit; 30 in life. */
-const quietResyncSeconds = 4;
+const quietResyncSeconds = 3;
 
 /**
  * What a minute with two comparisons costs: processor time of the agent and its children over two comparisons, and
@@ -196,21 +197,21 @@ function dumpProcessorMs({ machine }: StampedAgent): number {
 }
 
 /** Memory is read this long after the mesh is applied: idle is when the garbage of the start is gone. */
-const settleMs = 6_000;
+const settleMs = 4_000;
 
 /** Resident memory of an idle agent with that many peers, and of a Bun that does nothing. */
 async function measureMemory(nodes: number, samples: number): Promise<Samples> {
   await using stage = await OwnStage.create(nodes);
-  const ours: number[] = [];
-  const baseline: number[] = [];
+  const ours: Memory[] = [];
+  const baseline: Memory[] = [];
   for (let round = 0; round < samples; round++) {
     const { agent, machine } = await stage.spawnAgent();
     await agent.process.waitForLine(inStep, { limitMs });
     const idle = Bun.spawn([process.execPath, "-e", "setInterval(() => {}, 1 << 30)"], { stdin: "ignore" });
     try {
       await Bun.sleep(settleMs);
-      ours.push(await residentMegabytes(agent.process.pid));
-      baseline.push(await residentMegabytes(idle.pid));
+      ours.push(await residentMemory(agent.process.pid));
+      baseline.push(await residentMemory(idle.pid));
     } finally {
       idle.kill("SIGKILL");
       await idle.exited;
@@ -218,12 +219,36 @@ async function measureMemory(nodes: number, samples: number): Promise<Samples> {
     await agent.kill();
     await machine.ip("link delete clusternet");
   }
-  return { ours, baseline };
+  const medians = [ours, baseline].map((side) =>
+    (["anonymous", "file"] as const).map((kind) =>
+      summarize(side.map((memory) => memory[kind])).median.toFixed(0),
+    ),
+  );
+  const [mine = [], other = []] = medians;
+  return {
+    ours: ours.map(({ all }) => all),
+    baseline: baseline.map(({ all }) => all),
+    notes: [
+      `its own (RssAnon) ${mine[0]} MB beside ${other[0]} MB`,
+      `pages of the executable, shared and given up when memory is short (RssFile), ${mine[1]} MB beside ${other[1]} MB`,
+    ],
+  };
 }
 
-async function residentMegabytes(pid: number): Promise<number> {
-  const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(await readFile(`/proc/${pid}/status`, "utf8")) ?? [];
-  return (Number(kilobytes) * 1_024) / 1e6;
+/** Resident memory of a process, in megabytes. */
+interface Memory {
+  readonly all: number;
+  readonly anonymous: number;
+  readonly file: number;
+}
+
+async function residentMemory(pid: number): Promise<Memory> {
+  const status = await readFile(`/proc/${pid}/status`, "utf8");
+  const megabytes = (name: string): number => {
+    const [, kilobytes] = new RegExp(`^${name}:\\s+(\\d+) kB$`, "m").exec(status) ?? [];
+    return (Number(kilobytes) * 1_024) / 1e6;
+  };
+  return { all: megabytes("VmRSS"), anonymous: megabytes("RssAnon"), file: megabytes("RssFile") };
 }
 
 function count(words: readonly string[]): string {
