@@ -73,7 +73,7 @@ export async function listNode(
   return await withLimit(context, signal, async (limit) => {
     limit.within(answerMs, "no answer");
     const response = await request(context, "list", {}, limit);
-    const text = await readAll(response, limit.what);
+    const text = await readAll(response, limit);
     try {
       const { resourceVersion, nodes } = decodeNodeList(text);
       // Something in between may not know field selectors.
@@ -217,7 +217,7 @@ async function request(
   if (response.status === 200) return response;
   let status: ApiStatus = { code: response.status, reason: "", message: "" };
   try {
-    status = decodeStatus(JSON.parse(await readAll(response, limit.what)));
+    status = decodeStatus(JSON.parse(await readAll(response, limit)));
   } catch {
     // Something else than Kubernetes answers, in whatever form: its status says enough.
   }
@@ -300,15 +300,19 @@ function unreachable({ what, late }: Limit, error: unknown): ClusternetError {
   return new ClusternetError(`${what}: ${late ?? reasonOf(error)}`);
 }
 
-/** The whole body as text. */
-async function readAll(response: Response, what: string): Promise<string> {
+/** The whole body as text. Throws ClusternetError when it is too long, cut or late. */
+async function readAll(response: Response, limit: Limit): Promise<string> {
   const decoder = new TextDecoder();
   let text = "";
-  for await (const piece of bodyOf(response)) {
-    text += decoder.decode(piece, { stream: true });
-    if (text.length > maxNodeCharacters) {
-      throw new ClusternetError(`${what}: its answer is longer than ${maxNodeCharacters} characters`);
+  try {
+    for await (const piece of bodyOf(response)) {
+      text += decoder.decode(piece, { stream: true });
+      if (text.length > maxNodeCharacters) {
+        throw new ClusternetError(`${limit.what}: its answer is longer than ${maxNodeCharacters} characters`);
+      }
     }
+  } catch (error) {
+    throw error instanceof ClusternetError ? error : unreachable(limit, error);
   }
   return text + decoder.decode();
 }

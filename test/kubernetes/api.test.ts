@@ -11,6 +11,7 @@ import { FakeClock } from "../fakes/clock.ts";
 import { FakeKubeApi, kubeCertificate, type KubeAnswer } from "../fakes/kube-api.ts";
 import { failure, withDirectory } from "../host/temporary.ts";
 import { waitFor } from "../lab/wait.ts";
+import { httpAnswer, RawServer } from "../fakes/raw-server.ts";
 import { certificateOf, issued } from "../trust/cluster.ts";
 
 const never = new AbortController().signal;
@@ -46,6 +47,18 @@ function list(context: RequestContext): ReturnType<typeof listNode> {
 }
 
 describe("listNode()", () => {
+  test("says of an answer that is cut off that it was, whatever had come of it", async () => {
+    await using server = await RawServer.listen("tcp");
+    const connection = { server: `http://127.0.0.1:${server.port}`, headers: {}, identity: "nobody" };
+    const context = { connection, name: "n1", clock: systemClock };
+    for (const status of ["200 OK", "500 x"]) {
+      server.answer = httpAnswer('{"kind":"NodeList"', status).replace(/Length: \d+/, "Length: 999");
+      const { message } = await failure(() => listNode(context, never));
+      expect(message).toStartWith(`Cannot list Kubernetes Node "n1" at ${connection.server}: `);
+      expect(message).toMatch(/the connection was closed$|it answers 500$/);
+    }
+  });
+
   test.each<{ name: string; user: () => Part; cluster?: Part; as: string }>([
     { name: "by token", user: () => ({ token: api.token("alice") }), as: "alice" },
     {
