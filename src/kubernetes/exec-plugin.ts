@@ -8,6 +8,7 @@
  */
 import * as v from "valibot";
 import { aborted, type Clock } from "../async.ts";
+import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, SettingsError } from "../errors.ts";
 import { findProgram, redactKeys } from "../host/command.ts";
@@ -151,11 +152,10 @@ function decodeAnswer(
   };
 }
 
-/** One line for people, without what could be a token. */
+/** One line for people, without what could be a token, and safe for a terminal. */
 function shownText(text: string): string {
-  return redactKeys(text.replace(/[A-Za-z0-9_=-]{33,}/g, "[redacted]"))
-    .replace(/\s+/g, " ")
-    .trim();
+  const line = redactKeys(text.replace(/[A-Za-z0-9_=-]{33,}/g, "[redacted]")).replace(/\s+/g, " ");
+  return escapeUnsafe(line.trim());
 }
 
 /** Everything the plugin has started ends with it, and so its pipes do. */

@@ -233,7 +233,14 @@ function readCluster(
   const server = given(cluster.server);
   if (server === undefined) throw fail(`server ${of} is missing, expected a URL like https://192.0.2.1:6443`);
   const url = parseUrl(server);
-  if (url === undefined || url.search !== "" || url.hash !== "" || url.username !== "") {
+  if (server.includes("@")) {
+    // Not shown: what stands before the sign may be a password.
+    throw fail(
+      `server ${of} has a user name or a password in it, expected a URL like https://192.0.2.1:6443`,
+      "Credentials belong to the user of the context",
+    );
+  }
+  if (url === undefined || url.search !== "" || url.hash !== "") {
     throw fail(`server ${of} is ${quote(server)}, expected a URL like https://192.0.2.1:6443`);
   }
   const ca = pemSource(cluster, "certificate-authority", of, { directory, fail });

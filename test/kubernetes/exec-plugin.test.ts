@@ -111,6 +111,11 @@ ${answers({ token: "t" }, `${v1}beta1`)}`;
       script: `echo "  no session for ${secret}," >&2; echo 'log in first' >&2; exit 3`,
       want: "exit code 3: no session for [redacted], log in first",
     },
+    {
+      name: "fails, and would clear the screen",
+      script: `printf 'no\\033[2J session' >&2; exit 1`,
+      want: "exit code 1: no\\u001b[2J session",
+    },
     { name: "says nothing", script: "exit 0", want: "what it wrote is not JSON, expected an ExecCredential" },
     {
       name: "writes half of it",

@@ -289,6 +289,12 @@ users:
       content: config("{server: '192.0.2.1:6443'}"),
       want: 'server of cluster "k" is "192.0.2.1:6443", expected a URL like https://192.0.2.1:6443',
     },
+    ...[`u:${secret}@`, `:${secret}@`].map((credentials) => ({
+      name: "a server with a password in it",
+      content: config(`{server: "https://${credentials}k.example"}`),
+      want: 'server of cluster "k" has a user name or a password in it, expected a URL',
+      hint: /^Credentials belong to the user/,
+    })),
     {
       name: "a server of another kind",
       content: config("{server: 'ftp://x'}"),
