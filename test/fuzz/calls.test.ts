@@ -5,7 +5,6 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { Client, credentials, Metadata, type ServiceError } from "@grpc/grpc-js";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
-import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import * as fc from "fast-check";
@@ -32,6 +31,7 @@ import updates from "../fixtures/update-clusternet.json";
 import watchFixture from "../fixtures/watch.json";
 import { damagedBytes, damagedJson, damagedText } from "./damage.ts";
 import { HostileGrpc, type HostileAnswer } from "./hostile-grpc.ts";
+import { httpAnswer, RawServer } from "../fakes/raw-server.ts";
 import { expectShowable, holdToIt } from "./verdict.ts";
 
 let directory: string;
@@ -251,33 +251,6 @@ function callRaw(
   return promise;
 }
 
-/** A listener on a Unix socket that answers every connection with the same bytes and hangs up. */
-class RawSocket implements AsyncDisposable {
-  answer = "";
-  readonly path: string;
-  readonly #server: Server;
-
-  constructor(path: string) {
-    this.path = path;
-    this.#server = createServer((socket) => {
-      socket.on("error", () => undefined);
-      socket.once("data", () => socket.end(Buffer.from(this.answer)));
-    });
-  }
-
-  async listen(): Promise<void> {
-    await new Promise<void>((resolve) => this.#server.listen(this.path, resolve));
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    await new Promise<void>((resolve) => this.#server.close(() => resolve()));
-  }
-}
-
-function httpAnswer(body: string, status = "200 OK"): string {
-  return `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
-}
-
 /** Bodies of a damaged form in good HTTP, and damaged HTTP. */
 function answers(bodies: readonly string[]): fc.Arbitrary<string> {
   return fc.oneof(
@@ -316,13 +289,13 @@ describe("the socket of an agent:", () => {
         now: new Date(),
       }),
     );
-    await using socket = new RawSocket(join(directory, "agent.sock"));
-    await socket.listen();
+    const path = join(directory, "agent.sock");
+    await using socket = await RawServer.listen({ path });
     await holdToIt(
       answers([status]),
       async (bytes) => {
         socket.answer = bytes;
-        const fetched = await fetchStatus(socket.path, 1_500);
+        const fetched = await fetchStatus(path, 1_500);
         if (fetched.kind !== "status") return fetched;
         const shown = renderStatus(fetched.status, { now: new Date(), color: false });
         for (const line of shown.split("\n")) expectShowable(line);
@@ -375,8 +348,7 @@ describe("the socket of our Curator:", () => {
     const inside = join(directory, "other");
     mkdirSync(inside);
     const listed = JSON.stringify({ nodes: await readNodes(directory) });
-    await using socket = new RawSocket(join(inside, "curator.sock"));
-    await socket.listen();
+    await using socket = await RawServer.listen({ path: join(inside, "curator.sock") });
     await holdToIt(
       answers([listed, '{"outcome":"done"}', '{"error":"Cannot store the change: try again"}']),
       async (bytes) => {

@@ -211,19 +211,21 @@ function applyEdit(root: { readonly value: unknown }, change: Edit): void {
   }
 }
 
-/** JSON of the samples' kind with wrong shapes, and now and then no JSON at all. */
+/** JSON of the samples' kind with wrong shapes. A text that stays, stays whole. */
+export function reshapedJson(samples: readonly string[]): fc.Arbitrary<string> {
+  return fc
+    .tuple(fc.constantFrom(...samples), fc.array(edit, { minLength: 1, maxLength: 5 }))
+    .map(([sample, edits]) => {
+      const root: { value: unknown } = { value: JSON.parse(sample) };
+      for (const each of edits) applyEdit(root, each);
+      return JSON.stringify(root.value) ?? "";
+    });
+}
+
+/** The same, and now and then no JSON at all. */
 export function damagedJson(samples: readonly string[]): fc.Arbitrary<string> {
   return fc.oneof(
-    {
-      weight: 7,
-      arbitrary: fc
-        .tuple(fc.constantFrom(...samples), fc.array(edit, { minLength: 1, maxLength: 5 }))
-        .map(([sample, edits]) => {
-          const root: { value: unknown } = { value: JSON.parse(sample) };
-          for (const each of edits) applyEdit(root, each);
-          return JSON.stringify(root.value) ?? "";
-        }),
-    },
+    { weight: 7, arbitrary: reshapedJson(samples) },
     { weight: 2, arbitrary: damagedText(samples) },
     { weight: 1, arbitrary: fc.nat(20_000).map((depth) => "[".repeat(depth) + "]".repeat(depth)) },
   );
