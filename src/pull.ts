@@ -53,6 +53,8 @@ export interface PullSettings {
   readonly fileTime?: Date;
   /** There is a file that cannot be used: it is left alone until a picture is believed (C4.11). */
   readonly keepFile?: boolean;
+  /** This host as it has just been read; absent: it is read again. */
+  readonly seen?: SeenHost;
 }
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
@@ -153,11 +155,16 @@ export class Pull {
   async run(signal: AbortSignal): Promise<void> {
     this.#lastTurnMs = this.#parts.clock.nowMs();
     // The addresses of this host decide about other nodes' addresses (C4.6), so it is read before the first mesh.
-    this.#seen = await this.#parts.host.read(signal).catch((error: unknown) => {
-      this.#parts.log.warn("Cannot read this host yet", { error: describeError(error) });
-      return undefined;
-    });
-    const { fileTime } = this.#settings;
+    const { fileTime, seen, resyncMs } = this.#settings;
+    if (seen !== undefined) {
+      this.#seen = seen;
+      this.#resyncAtMs = this.#lastTurnMs + resyncMs;
+    } else {
+      this.#seen = await this.#parts.host.read(signal).catch((error: unknown) => {
+        this.#parts.log.warn("Cannot read this host yet", { error: describeError(error) });
+        return undefined;
+      });
+    }
     if (fileTime !== undefined) {
       this.#told = this.mesh;
       this.#parts.log.info("Starting from the last file", {

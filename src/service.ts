@@ -380,7 +380,7 @@ export class Service {
       this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
       const memory = await this.#remember({ write: true });
       const host = this.#createHost(run, last, memory);
-      const seen = await this.#unlessItMayPass(host.read());
+      const seen = await this.#unlessItMayPass(host.readFirst());
       // An interface that is there tells what it uses; trying it out would make and delete a link. On a host that could
       // not be read nothing is tried: the first apply does, and tries again.
       const implementation =
@@ -511,6 +511,7 @@ export class Service {
         ...(keepaliveSeconds === undefined ? {} : { keepaliveSeconds }),
         keepFile: last.kind === "unusable",
         ...(last.kind === "mesh" ? { fileTime: last.writtenAt } : {}),
+        ...(seen === undefined ? {} : { seen }),
       },
       { tracker, curator, host, file, own, ...shared },
     );

@@ -73,7 +73,9 @@ export function decodeAddress(text: string): Address | Unreadable {
   }
   const groups = readIpv6(text);
   if ("reason" in groups) return groups;
-  return { family: 6, value: valueOfGroups(groups), text: renderIpv6(groups) };
+  const rendered = renderIpv6(groups);
+  // The text itself where it is canonical: of two equal strings one is enough in memory.
+  return { family: 6, value: valueOfGroups(groups), text: rendered === text ? text : rendered };
 }
 
 /** `parsePrefix` with the reason as a value. */
@@ -179,7 +181,8 @@ function hostBitsReason(masked: Prefix): string {
 function decodeInterfacePrefix(text: string): Prefix | Unreadable {
   const slash = text.lastIndexOf("/");
   if (slash === -1) return { reason: "has no prefix length, expected ADDRESS/LENGTH" };
-  const address = decodeAddress(text.slice(0, slash));
+  const before = text.slice(0, slash);
+  const address = decodeAddress(before);
   if ("reason" in address) return address;
   const bits = familyBits(address.family);
   const digits = text.slice(slash + 1);
@@ -187,7 +190,9 @@ function decodeInterfacePrefix(text: string): Prefix | Unreadable {
   if (length === undefined || length > bits) {
     return { reason: `prefix length is ${quote(digits)}, expected 0 to ${bits}` };
   }
-  return { family: address.family, value: address.value, length, text: `${address.text}/${length}` };
+  // The length has one spelling.
+  const canonical = address.text === before ? text : `${address.text}/${length}`;
+  return { family: address.family, value: address.value, length, text: canonical };
 }
 
 /** A decimal number of one to three digits without leading zeros, or undefined. */
@@ -282,12 +287,11 @@ function hexDigit(text: string, at: number): number | undefined {
 }
 
 function valueOfGroups(groups: readonly number[]): bigint {
-  let value = 0n;
-  // Two groups at a time: arithmetic of bigints is what parsing costs.
-  for (let index = 0; index < 8; index += 2) {
-    value = (value << 32n) | BigInt((groups[index] ?? 0) * 65536 + (groups[index + 1] ?? 0));
-  }
-  return value;
+  // Three groups at a time, as many as fit an exact number: arithmetic of bigints is what parsing costs.
+  const [a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0] = groups;
+  const high = BigInt((a * 65536 + b) * 65536 + c);
+  const middle = BigInt((d * 65536 + e) * 65536 + f);
+  return (((high << 48n) | middle) << 32n) | BigInt(g * 65536 + h);
 }
 
 function renderAddress(family: Family, value: bigint): string {

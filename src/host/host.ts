@@ -150,6 +150,15 @@ export class LinuxHost implements Host {
     return await this.#read(run, this.#options.interfaceName, this.#knownNetworks([]));
   }
 
+  /** As `read`, at the start: what it finds is what is known, so that the first apply need not look again. */
+  async readFirst(): Promise<SeenHost> {
+    const { generation, run } = this.#begin(undefined);
+    const networks = this.#knownNetworks([]);
+    const seen = prepare(await this.#read(run, this.#options.interfaceName, networks));
+    this.#keep(seen, networks, generation);
+    return seen;
+  }
+
   async plan(wanted: WantedHost): Promise<ApplyResult> {
     try {
       const seen = await this.#read(
