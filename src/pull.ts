@@ -30,10 +30,17 @@ import type { BuildRules, Tracker } from "./tracker.ts";
 /** At most ten applies a second in a lasting flood of changes (C4.9). */
 const minApplyIntervalMs = 100;
 /**
- * In a flood the loop rests twice as long as a turn took, up to this long: a node that changes all the time must not
- * keep the processor of a large mesh's every machine busy.
+ * In a lasting flood the loop rests twice as long as a turn took, up to this long: a node that changes all the time must
+ * not keep the processor of a large mesh's every machine busy.
  */
 const maxRestMs = 5_000;
+/** A flood lasts when so many turns in a row were asked for before they were due. */
+const lastingTurns = 3;
+/** More events than this since the last turn are a burst, of which more is on its way. */
+const burstEvents = 8;
+/** A burst is over when nothing came for this long, and is not waited for longer than that. */
+const burstQuietMs = 4;
+const burstLimitMs = 50;
 /** While something fails a hint is followed no sooner than this after the last turn: C4.12 wants drift mended in 2 s. */
 const failingHintMs = 1_500;
 /** So many changed peers are logged singly in a minute; of a cluster in which nodes change all the time the rest is counted. */
@@ -122,6 +129,10 @@ export class Pull {
   #resyncAtMs = 0;
   /** Not before this time, so that a flood is merged. */
   #nextTurnMs = 0;
+  /** Turns in a row that were asked for before they were due. */
+  #hurriedTurns = 0;
+  /** Since the last turn. */
+  #events = 0;
   readonly #configText: WgConfigText;
   #rendered: { readonly mesh: Mesh; readonly text: string } | undefined;
   /** Addresses of this host that could be an endpoint, of the reading that they were found in. */
@@ -273,6 +284,7 @@ export class Pull {
     for await (const event of curator.follow(signal)) {
       tracker.fold(event, clock.nowMs());
       if (event.kind === "event") this.#lastEventAt = clock.wallTime();
+      this.#events++;
       this.#askAgain();
       this.#bell.poke();
     }
@@ -296,10 +308,12 @@ export class Pull {
     while (!signal.aborted) {
       const startMs = clock.nowMs();
       this.#hinted = false;
+      this.#events = 0;
       await this.#turn(signal);
       const endMs = clock.nowMs();
       this.#lastTurnMs = endMs;
-      const restMs = Math.min((endMs - startMs) * 2, maxRestMs);
+      const isFlood = this.#hurriedTurns >= lastingTurns;
+      const restMs = isFlood ? Math.min((endMs - startMs) * 2, maxRestMs) : 0;
       this.#nextTurnMs = Math.max(startMs + minApplyIntervalMs, endMs + restMs);
       const dueMs = Math.min(this.#resyncAtMs, this.#retryAtMs ?? Infinity, tracker.settleAtMs ?? Infinity);
       await this.#bell.wait(Math.min(Math.max(0, dueMs - clock.nowMs()), pulseMs), signal, clock);
@@ -308,9 +322,23 @@ export class Pull {
         this.#nextTurnMs = Math.max(this.#nextTurnMs, endMs + failingHintMs);
       }
       const early = this.#nextTurnMs - clock.nowMs();
+      this.#hurriedTurns = early > 0 ? this.#hurriedTurns + 1 : 0;
       if (early > 0) await clock.sleep(early, signal);
+      else await this.#gatherBurst(signal);
       // Whatever rang meanwhile is seen by the turn that comes now.
       this.#bell.clear();
+    }
+  }
+
+  /** Lets what has come in the same instant be heard, and a burst come to its end, so that one turn serves all of it. */
+  async #gatherBurst(signal: AbortSignal): Promise<void> {
+    const { clock } = this.#parts;
+    const startMs = clock.nowMs();
+    await new Promise((resolve) => setImmediate(resolve));
+    let before = burstEvents;
+    while (this.#events > before && clock.nowMs() - startMs < burstLimitMs && !signal.aborted) {
+      before = this.#events;
+      await clock.sleep(burstQuietMs, signal);
     }
   }
 

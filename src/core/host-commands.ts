@@ -17,9 +17,9 @@ export interface CommandContext {
 }
 
 /**
- * Bytes of arguments of one command. Linux takes 2 MiB of arguments and environment (a quarter of the default stack
- * limit) and 128 KiB in a single one; the largest single one here is 1,024 IPv6 prefixes, 45 KiB. Far below both, so
- * that a smaller stack limit does no harm; about 500 peers a command.
+ * Bytes of arguments of one command: about 700 peers. Linux takes a quarter of the stack limit for arguments and
+ * environment together, 2 MiB by default, and 128 KiB (MAX_ARG_STRLEN) in a single argument; the largest single one here
+ * is 1,024 IPv6 prefixes, 45 KiB. Far below both, so that a stack limit of 512 KiB does no harm.
  */
 export const maxArgvBytes = 96 * 1024;
 
