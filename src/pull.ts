@@ -66,8 +66,8 @@ export interface PullSettings {
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
 export interface MeshWriter {
-  /** Makes the file hold this text; false: it does already. Throws ClusternetError. */
-  write(text: string): Promise<boolean>;
+  /** Makes the file hold these pieces of a text; false: it does already. Throws ClusternetError. */
+  write(pieces: readonly Uint8Array[]): Promise<boolean>;
 }
 
 export interface PullParts {
@@ -134,7 +134,7 @@ export class Pull {
   /** Since the last turn. */
   #events = 0;
   readonly #configText: WgConfigText;
-  #rendered: { readonly mesh: Mesh; readonly text: string } | undefined;
+  #rendered: { readonly mesh: Mesh; readonly pieces: readonly Uint8Array[] } | undefined;
   /** Addresses of this host that could be an endpoint, of the reading that they were found in. */
   #endpoints: { readonly of: ReadonlySet<string>; readonly texts: ReadonlySet<string> } | undefined;
   #seen: SeenHost | undefined;
@@ -251,7 +251,11 @@ export class Pull {
   }
 
   /** The mesh and the host as wanted by all that is known now. */
-  wanted(): { readonly wanted: WantedHost; readonly problems: readonly Problem[]; readonly text: string } {
+  wanted(): {
+    readonly wanted: WantedHost;
+    readonly problems: readonly Problem[];
+    readonly file: readonly Uint8Array[];
+  } {
     const { interfaceName, privateKey, listenPort, clusterNets, keepaliveSeconds } = this.#settings;
     const own = this.#parts.own.get();
     const { mesh, problems, exact } = this.#parts.tracker.build(this.#currentRules(own));
@@ -269,14 +273,14 @@ export class Pull {
         exact,
       },
       problems,
-      text: this.#render(mesh),
+      file: this.#render(mesh),
     };
   }
 
-  /** The file's text, rendered once for a mesh. */
-  #render(mesh: Mesh): string {
-    if (this.#rendered?.mesh !== mesh) this.#rendered = { mesh, text: this.#configText.render(mesh) };
-    return this.#rendered.text;
+  /** The file, rendered once for a mesh. */
+  #render(mesh: Mesh): readonly Uint8Array[] {
+    if (this.#rendered?.mesh !== mesh) this.#rendered = { mesh, pieces: this.#configText.render(mesh) };
+    return this.#rendered.pieces;
   }
 
   async #follow(signal: AbortSignal): Promise<void> {
@@ -349,12 +353,12 @@ export class Pull {
       host.invalidate();
     }
     tracker.settle(clock.nowMs());
-    const { wanted, problems: meshProblems, text } = this.wanted();
+    const { wanted, problems: meshProblems, file: pieces } = this.wanted();
     // Taken together with the mesh: more may be heard while this one is applied.
     const heard = this.#heard();
     const { isHeld } = tracker;
     problems.replace("mesh", meshProblems);
-    const file = await this.#writeFile(text);
+    const file = await this.#writeFile(pieces);
     if (signal.aborted) return;
     const result = await host.apply({ ...wanted, configWritten: file === "written" }, signal);
     // What was cut short because the agent stops is nobody's problem.
@@ -424,11 +428,11 @@ export class Pull {
     }
   }
 
-  async #writeFile(text: string): Promise<"written" | "kept" | "failed"> {
+  async #writeFile(pieces: readonly Uint8Array[]): Promise<"written" | "kept" | "failed"> {
     const { file, problems, tracker } = this.#parts;
     if (this.#settings.keepFile === true && !tracker.believed) return "kept";
     try {
-      if (await file.write(text)) problems.replace("last-file", []);
+      if (await file.write(pieces)) problems.replace("last-file", []);
       problems.replace("file", []);
       return "written";
     } catch (error) {

@@ -371,8 +371,8 @@ class Scene {
         curator,
         host: this.#host(),
         file: {
-          write: (text) => {
-            writeFileSync(this.#configFile, text);
+          write: (pieces) => {
+            writeFileSync(this.#configFile, Buffer.concat(pieces));
             return Promise.resolve(true);
           },
         },

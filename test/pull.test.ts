@@ -127,7 +127,8 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
       curator,
       host,
       file: {
-        write(text) {
+        write(pieces) {
+          const text = Buffer.concat(pieces).toString();
           if (file.fails)
             return Promise.reject(new ClusternetError("Cannot write file: no space left on device"));
           if (text !== file.text) log.push("write");

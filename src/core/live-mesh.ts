@@ -200,6 +200,9 @@ function heldAmong(claims: readonly Claim[], held: Mesh): Incumbents {
   return incumbentsOf({ peers: claims.flatMap(({ nodeId }) => findPeer(held, nodeId) ?? []) });
 }
 
+/** Up to so many peers are put one by one into a copy of the list; more than that are merged with it. */
+const spliced = 16;
+
 /** The mesh with the nodes that were reached as they are now; the same object when none is otherwise. */
 function mergePeers(before: Mesh, reached: ReadonlySet<NodeId>, now: ReadonlyMap<NodeId, Peer>): Mesh {
   const changed: NodeId[] = [];
@@ -209,6 +212,15 @@ function mergePeers(before: Mesh, reached: ReadonlySet<NodeId>, now: ReadonlyMap
     if (!isSame) changed.push(nodeId);
   }
   if (changed.length === 0) return before;
+  if (changed.length <= spliced) {
+    const peers = before.peers.slice();
+    for (const nodeId of changed) {
+      const at = placeOfPeer({ peers }, nodeId);
+      const peer = now.get(nodeId);
+      peers.splice(at, peers[at]?.nodeId === nodeId ? 1 : 0, ...(peer === undefined ? [] : [peer]));
+    }
+    return { peers };
+  }
   changed.sort((a, b) => (a < b ? -1 : 1));
   const parts: (readonly Peer[])[] = [];
   let from = 0;

@@ -56,28 +56,33 @@ function renderPeers(peers: readonly Peer[], { listenPort, keepaliveSeconds }: W
 interface Piece {
   /** Of how many peers. */
   readonly count: number;
-  readonly text: string;
+  readonly bytes: Uint8Array;
+}
+
+function encode(text: string): Uint8Array {
+  return new TextEncoder().encode(text);
 }
 
 /** A piece of the text has so many peers when it is made, and at most twice as many before it is cut. */
 const peersOfPiece = 64;
 
 /**
- * The file of one mesh after the other: what `renderWgConfig` gives, at the cost of the peers that are not the same
- * objects as in the mesh before. The text is kept in pieces of neighbouring peers, and only pieces are made anew.
+ * The file of one mesh after the other: the bytes of what `renderWgConfig` gives, at the cost of the peers that are not
+ * the same objects as in the mesh before. They are kept in pieces of neighbouring peers, so that nothing as large as the
+ * whole is made for a change; pieces that did not change are the same arrays as before.
  */
 export class WgConfigText {
   readonly #settings: WgSettings;
-  readonly #head: string;
+  readonly #head: Uint8Array;
   #peers: readonly Peer[] = [];
   #pieces: readonly Piece[] = [];
 
   constructor(settings: WgSettings, privateKey: PrivateKey) {
     this.#settings = settings;
-    this.#head = renderHead(settings, privateKey);
+    this.#head = encode(renderHead(settings, privateKey));
   }
 
-  render({ peers }: Mesh): string {
+  render({ peers }: Mesh): readonly Uint8Array[] {
     const { from, beforeTo, afterTo } = differingRange(this.#peers, peers);
     // Pieces that lie wholly in what both have in common stay; all between them is cut anew.
     const kept: Piece[] = [];
@@ -98,7 +103,7 @@ export class WgConfigText {
     }
     this.#peers = peers;
     this.#pieces = [...kept, ...this.#cut(peers.slice(begin, end)), ...keptBehind];
-    return this.#head + this.#pieces.map(({ text }) => text).join("");
+    return [this.#head, ...this.#pieces.map(({ bytes }) => bytes)];
   }
 
   #cut(peers: readonly Peer[]): Piece[] {
@@ -106,7 +111,7 @@ export class WgConfigText {
     const pieces: Piece[] = [];
     for (let from = 0; from < peers.length; from += size) {
       const piece = peers.slice(from, from + size);
-      pieces.push({ count: piece.length, text: renderPeers(piece, this.#settings) });
+      pieces.push({ count: piece.length, bytes: encode(renderPeers(piece, this.#settings)) });
     }
     return pieces;
   }

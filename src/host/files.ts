@@ -78,12 +78,15 @@ export async function removeLeftovers(directory: string): Promise<void> {
   }
 }
 
+/** What a file is to hold: a text, or its bytes in pieces. */
+export type Content = string | readonly Uint8Array[];
+
 /**
  * Replaces the file's content, or makes the file. Throws ClusternetError when it cannot, or when something other
  * than a regular file has that name; whatever was there is then untouched, and no temporary file stays.
  */
-export async function replaceFile(path: string, text: string, mode: number): Promise<FileStamp> {
-  return await writeThrough(path, text, mode, async (temporary) => {
+export async function replaceFile(path: string, content: Content, mode: number): Promise<FileStamp> {
+  return await writeThrough(path, content, mode, async (temporary) => {
     await refuseIrregular(path);
     await rename(temporary, path);
   });
@@ -117,14 +120,14 @@ function stampOf(stats: BigIntStats): FileStamp {
 
 async function writeThrough(
   path: string,
-  text: string,
+  content: Content,
   mode: number,
   name: (temporary: string) => Promise<void>,
 ): Promise<FileStamp> {
   const random = crypto.getRandomValues(new Uint8Array(8)).toHex();
   const temporary = join(dirname(path), `.${basename(path)}.${random}.clusternet-tmp`);
   try {
-    const stamp = await writeTemporary(temporary, text, mode);
+    const stamp = await writeTemporary(temporary, content, mode);
     await name(temporary);
     await syncDirectory(dirname(path));
     return stamp;
@@ -137,13 +140,13 @@ async function writeThrough(
   }
 }
 
-async function writeTemporary(temporary: string, text: string, mode: number): Promise<FileStamp> {
+async function writeTemporary(temporary: string, content: Content, mode: number): Promise<FileStamp> {
   const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
   const handle = await open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
   try {
     // Whatever the umask is: nobody else reads the file before this, since it can only take away.
     await handle.chmod(mode);
-    await writeAll(handle, Buffer.from(text));
+    await writeAll(handle, typeof content === "string" ? [Buffer.from(content)] : content);
     await handle.sync();
     return stampOf(await handle.stat({ bigint: true }));
   } finally {
@@ -151,10 +154,22 @@ async function writeTemporary(temporary: string, text: string, mode: number): Pr
   }
 }
 
+/** Linux takes so many pieces in one call (IOV_MAX). */
+const maxPieces = 1_024;
+
 /** A nearly full disk takes a part of a write before it refuses the next one. */
-async function writeAll(handle: FileHandle, bytes: Uint8Array): Promise<void> {
-  for (let at = 0; at < bytes.length;) {
-    at += (await handle.write(bytes, at, bytes.length - at)).bytesWritten;
+async function writeAll(handle: FileHandle, pieces: readonly Uint8Array[]): Promise<void> {
+  let rest = pieces.filter(({ length }) => length > 0);
+  while (rest.length > 0) {
+    let { bytesWritten } = await handle.writev(rest.slice(0, maxPieces));
+    let whole = 0;
+    for (const { length } of rest) {
+      if (length > bytesWritten) break;
+      bytesWritten -= length;
+      whole++;
+    }
+    const [first, ...others] = rest.slice(whole);
+    rest = first === undefined ? [] : [first.subarray(bytesWritten), ...others];
   }
 }
 
@@ -319,12 +334,12 @@ export interface LookOptions {
 }
 
 /**
- * A file that this program alone keeps: remembers what it last wrote or read, so that the same text is not written
+ * A file that this program alone keeps: remembers what it last wrote or read, so that the same is not written
  * again, unless the file was changed, replaced or removed by somebody meanwhile.
  */
 export class KeptFile {
   readonly path: string;
-  #last: { readonly text: string; readonly stamp: FileStamp } | undefined;
+  #last: { readonly content: Content; readonly stamp: FileStamp } | undefined;
 
   constructor(path: string) {
     this.path = path;
@@ -333,16 +348,34 @@ export class KeptFile {
   /** As `readRegularFile`, but a file that others could read is closed to them unless it is only to be looked at. */
   async read(maxBytes: number, { closeToOthers = true }: LookOptions = {}): Promise<ReadFile | undefined> {
     const file = await readRegularFile(this.path, { maxBytes, closeToOthers });
-    this.#last = file;
+    this.#last = file === undefined ? undefined : { content: file.text, stamp: file.stamp };
     return file;
   }
 
-  /** Makes the file hold this text, mode 0600. False: it does already. Throws ClusternetError. */
-  async write(text: string): Promise<boolean> {
-    if (this.#last?.text === text && this.#last.stamp === (await stampAt(this.path))) return false;
-    this.#last = { text, stamp: await replaceFile(this.path, text, privateMode) };
+  /** Makes the file hold this, mode 0600. False: it does already. Throws ClusternetError. */
+  async write(content: Content): Promise<boolean> {
+    const last = this.#last;
+    if (last !== undefined && isSameContent(last.content, content)) {
+      // The pieces take the place of a text that was read: the next comparison then costs nothing.
+      this.#last = { content, stamp: last.stamp };
+      if (last.stamp === (await stampAt(this.path))) return false;
+    }
+    this.#last = { content, stamp: await replaceFile(this.path, content, privateMode) };
     return true;
   }
+}
+
+/** Pieces that are the same arrays need no look at their bytes. */
+function isSameContent(a: Content, b: Content): boolean {
+  if (typeof a === "string" && typeof b === "string") return a === b;
+  if (typeof a !== "string" && typeof b !== "string") {
+    if (a.length === b.length && a.every((piece, index) => piece === b[index])) return true;
+  }
+  return bytesOf(a).equals(bytesOf(b));
+}
+
+function bytesOf(content: Content): Buffer {
+  return typeof content === "string" ? Buffer.from(content) : Buffer.concat(content);
 }
 
 async function stampAt(path: string): Promise<FileStamp | undefined> {

@@ -10,7 +10,7 @@ import type { Node } from "../core/node.ts";
 import { quote, type Problem } from "../core/problem.ts";
 import { parseWgConfig } from "../core/wg-config.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
-import { KeptFile, modeProblems, type LookOptions } from "./files.ts";
+import { KeptFile, modeProblems, type Content, type LookOptions } from "./files.ts";
 
 /** 10,000 nodes of 64 prefixes with addresses of IPv6 have 35 MB. */
 const maxMeshFileBytes = 128 * 1024 * 1024;
@@ -66,9 +66,9 @@ export class MeshFile {
     }
   }
 
-  /** Makes the file hold this text, mode 0600, atomically. False: it does already. Throws ClusternetError. */
-  async write(text: string): Promise<boolean> {
-    return await this.#file.write(text);
+  /** Makes the file hold this, mode 0600, atomically. False: it does already. Throws ClusternetError. */
+  async write(content: Content): Promise<boolean> {
+    return await this.#file.write(content);
   }
 
   #unusable(found: string): Problem {

@@ -126,7 +126,7 @@ test("WgConfigText gives what renderWgConfig() gives, of one mesh after the othe
         peers = all
           .filter((each) => kept.has(each) || moved.some((at) => all[at] === each))
           .map((each, at) => (moved.includes(at) ? { ...each, address: parseAddress("192.0.2.99") } : each));
-        const rendered = text.render({ peers });
+        const rendered = Buffer.concat(text.render({ peers })).toString();
         expect(rendered).toBe(renderWgConfig({ ...config, mesh: { peers } }, privateKey));
       }
     }),
