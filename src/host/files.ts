@@ -365,13 +365,15 @@ export class KeptFile {
   }
 }
 
-/** Pieces that are the same arrays need no look at their bytes. */
+/** Only pieces that are not the same arrays are looked into: of a large file nearly none. */
 function isSameContent(a: Content, b: Content): boolean {
-  if (typeof a === "string" && typeof b === "string") return a === b;
-  if (typeof a !== "string" && typeof b !== "string") {
-    if (a.length === b.length && a.every((piece, index) => piece === b[index])) return true;
-  }
-  return bytesOf(a).equals(bytesOf(b));
+  if (typeof a === "string" || typeof b === "string") return a === b || bytesOf(a).equals(bytesOf(b));
+  const shorter = Math.min(a.length, b.length);
+  let from = 0;
+  while (from < shorter && a[from] === b[from]) from++;
+  let behind = 0;
+  while (behind < shorter - from && a.at(-1 - behind) === b.at(-1 - behind)) behind++;
+  return bytesOf(a.slice(from, a.length - behind)).equals(bytesOf(b.slice(from, b.length - behind)));
 }
 
 function bytesOf(content: Content): Buffer {

@@ -431,6 +431,53 @@ describe("KeptFile", () => {
     });
   });
 
+  const pieces = (...texts: readonly string[]): readonly Uint8Array[] =>
+    texts.map((text) => Buffer.from(text));
+  const [one, two] = [pieces("a", "bc", "d"), pieces("x")];
+  test.each([
+    { name: "the same arrays", first: one, second: [...one], written: false, text: "abcd" },
+    {
+      name: "other arrays of the same bytes",
+      first: one,
+      second: pieces("ab", "c", "d"),
+      written: false,
+      text: "abcd",
+    },
+    { name: "a text of the same bytes", first: one, second: "abcd", written: false, text: "abcd" },
+    { name: "the text that the pieces make", first: "abcd", second: one, written: false, text: "abcd" },
+    {
+      name: "another array in the middle",
+      first: one,
+      second: [...one.slice(0, 1), ...two, ...one.slice(2)],
+      written: true,
+      text: "axd",
+    },
+    { name: "one array more at the end", first: one, second: [...one, ...two], written: true, text: "abcdx" },
+    {
+      name: "one array twice",
+      first: [...two, ...one],
+      second: [...two, ...two, ...one],
+      written: true,
+      text: "xxabcd",
+    },
+    { name: "none any more", first: one, second: [], written: true, text: "" },
+    {
+      name: "more than one call takes",
+      first: one,
+      second: Array.from({ length: 3_000 }, () => two).flat(),
+      written: true,
+      text: "x".repeat(3_000),
+    },
+  ])("told $name, it writes only what differs", async ({ first, second, written, text }) => {
+    await withDirectory(async (directory) => {
+      const file = new KeptFile(join(directory, "f"));
+      expect(await file.write(first)).toBe(true);
+      expect(await file.write(second)).toBe(written);
+      expect(await file.write(second)).toBe(false);
+      expect(await listing(directory)).toEqual([`f 600 ${text}`]);
+    });
+  });
+
   test("takes what it read for written", async () => {
     await withDirectory(async (directory) => {
       const path = join(directory, "f");
