@@ -38,7 +38,7 @@ describe("--external-address auto", () => {
     const number = (at: number): string => (family === 4 ? `${net}.${at}` : `${net}:${at}`);
     const length = family === 4 ? "24" : "64 nodad";
     const to = family === 4 ? curator.machine.address : `[${curator.machine.address6}]`;
-    await using agent = await started(machine, {
+    await using agent = await Agent.start(machine, {
       curator: `${to}:7835`,
       directory: await lab.directory(),
       nodeId: "a",
@@ -112,7 +112,7 @@ describe("pod prefixes", () => {
       ["10.192.1.0/24", "10.192.2.0/24"],
       ["fd10:c1:0:1::/64", "fd10:c1:0:2::/64"],
     ];
-    await using agent = await started(machine, {
+    await using agent = await Agent.start(machine, {
       curator: `${curator.machine.address}:7835`,
       directory: await lab.directory(),
       nodeId: "a",
@@ -177,7 +177,7 @@ describe("pod prefixes", () => {
       });
     };
     const directory = await lab.directory();
-    await using agent = await started(machine, options(prefixes));
+    await using agent = await Agent.start(machine, options(prefixes));
     await shows([...own, ...own6, ...there]);
     const route = async (family: "-4" | "-6"): Promise<string> =>
       await machine.exec(["ip", family, "route", "show", "proto", "129", "dev", "clusternet"]);
@@ -187,7 +187,7 @@ describe("pod prefixes", () => {
     ]);
     // Killed: what it added is known to the next one, which wants less.
     await agent.kill();
-    await using second = await started(
+    await using second = await Agent.start(
       machine,
       options(["10.192.6.8/31", "10.192.9.0/24", "fd10:c1:0:7::/64"]),
     );
@@ -198,12 +198,3 @@ describe("pod prefixes", () => {
     expect(await machine.exec(["ip", "-o", "address", "show", "dev", "cni0"])).toContain("10.192.8.1/24");
   });
 });
-
-/** An agent that ends with the test. */
-async function started(
-  machine: Machine,
-  options: Parameters<typeof Agent.start>[1],
-): Promise<Agent & AsyncDisposable> {
-  const agent = await Agent.start(machine, options);
-  return Object.assign(agent, { [Symbol.asyncDispose]: () => agent.kill() });
-}

@@ -77,7 +77,7 @@ export interface AgentOptions {
   readonly env?: Readonly<Record<string, string>>;
 }
 
-export class Agent {
+export class Agent implements AsyncDisposable {
   readonly machine: Machine;
   readonly process: LabProcess;
   readonly nodeId: string;
@@ -169,6 +169,11 @@ export class Agent {
   async kill(): Promise<void> {
     this.process.kill("SIGKILL");
     await this.process.exited;
+  }
+
+  /** Ends the agent; interface and machine go with the lab. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
   }
 
   /** As `restart`, without waiting for anything. */
