@@ -325,6 +325,7 @@ function readExec(exec: Exec, cluster: Cluster, { name, directory, fail }: Entry
   }
   const installHint = given(exec.installHint);
   const extension = cluster.extensions?.find((each) => each.name === execExtension)?.extension;
+  if (!isTree(extension)) throw fail(`extension ${quote(execExtension)} of its cluster holds itself`);
   return {
     apiVersion,
     // A path is relative to the kubeconfig, a name is looked up in PATH.
@@ -336,6 +337,16 @@ function readExec(exec: Exec, cluster: Cluster, { name, directory, fail }: Entry
       ? { clusterInfo: extension === undefined ? {} : { config: extension } }
       : {}),
   };
+}
+
+/** An alias of YAML can stand inside what it stands for; as JSON, which the plugin gets, that has no end. */
+function isTree(found: unknown): boolean {
+  try {
+    JSON.stringify(found);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** What `field` and `field`-data say. Throws when the data is not base64. */

@@ -374,6 +374,14 @@ users:
       want: 'exec.interactiveMode of user "u" is Always, but nobody sits at an agent\'s terminal',
     },
     {
+      name: "an exec plugin's settings that hold themselves",
+      content: config(
+        `{${server}, extensions: [{name: client.authentication.k8s.io/exec, extension: &a [*a]}]}`,
+        "{exec: {apiVersion: client.authentication.k8s.io/v1, command: x}}",
+      ),
+      want: 'extension "client.authentication.k8s.io/exec" of its cluster holds itself',
+    },
+    {
       name: "a list where an object belongs",
       content: config(`{${server}}`, `[{token: ${secret}}]`),
       want: "users.0.user is a list, expected an object",
