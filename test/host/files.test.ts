@@ -401,6 +401,8 @@ describe("readRegularFile()", () => {
   });
 });
 
+const pieces = (...texts: readonly string[]): readonly Uint8Array[] => texts.map((text) => Buffer.from(text));
+
 describe("KeptFile", () => {
   const outside: readonly { name: string; change: (path: string) => Promise<unknown>; written: boolean }[] = [
     { name: "does not write the same text again", change: async () => {}, written: false },
@@ -431,8 +433,6 @@ describe("KeptFile", () => {
     });
   });
 
-  const pieces = (...texts: readonly string[]): readonly Uint8Array[] =>
-    texts.map((text) => Buffer.from(text));
   const [one, two] = [pieces("a", "bc", "d"), pieces("x")];
   test.each([
     { name: "the same arrays", first: one, second: [...one], written: false, text: "abcd" },
