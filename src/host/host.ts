@@ -19,7 +19,7 @@ import {
   type Step,
   type WantedHost,
 } from "../core/host-plan.ts";
-import { announcedEndpoint } from "../core/host-state.ts";
+import { announcedEndpoint, type SeenInterface } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Peer } from "../core/mesh.ts";
 import { diffMeshes } from "../core/mesh-changes.ts";
@@ -112,6 +112,8 @@ export class LinuxHost implements Host {
   readonly #options: HostOptions;
   /** What is known of the host; absent: it must be read first. */
   #model: Model | undefined;
+  /** As last known, also while the model is not: most peers show as before when they are read again. */
+  #lastPeers: SeenInterface["peers"] | undefined;
   /** Raised by each `invalidate`: what was begun before it knows nothing of what it told of. */
   #generation = 0;
   #index: number | undefined;
@@ -121,7 +123,7 @@ export class LinuxHost implements Host {
   #starting = true;
   /** Endpoint of each of the peers that were last set or found right. */
   readonly #announced = new Map<PublicKey, string>();
-  #rightPeers: readonly Peer[] = [];
+  #right: Pick<WantedHost, "peers" | "listenPort"> = { peers: [], listenPort: 0 };
   /** Endpoints that commands which failed since then were to set. */
   #tried: ReadonlyMap<PublicKey, ReadonlySet<string>> = new Map();
   /** Peers that were wanted when all was last done, and keys of those wanted since then that may be there. */
@@ -291,6 +293,7 @@ export class LinuxHost implements Host {
 
   /** Makes this the model, unless a hint came since it was begun. */
   #keep(seen: SeenHost, networks: readonly Prefix[], generation: number): void {
+    this.#lastPeers = seen.interface?.peers;
     if (generation === this.#generation) this.#model = { seen, networks: textsOf(networks) };
   }
 
@@ -307,6 +310,7 @@ export class LinuxHost implements Host {
       networks,
       ourKeys: publicKey === undefined ? ourKeys : new Set([...ourKeys, publicKey]),
       ...(this.#index === undefined ? {} : { index: this.#index }),
+      ...(this.#lastPeers === undefined ? {} : { known: this.#lastPeers }),
       ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
     });
     this.#index = seen.interface?.index ?? this.#index;
@@ -424,8 +428,12 @@ export class LinuxHost implements Host {
   #learnEndpoints(wanted: WantedHost): void {
     this.#starting = false;
     this.#tried = new Map();
-    const changes = diffMeshes({ peers: this.#rightPeers }, wanted);
-    this.#rightPeers = wanted.peers;
+    if (this.#right.listenPort !== wanted.listenPort) {
+      this.#announced.clear();
+      this.#right = { peers: [], listenPort: wanted.listenPort };
+    }
+    const changes = diffMeshes(this.#right, wanted);
+    this.#right = wanted;
     for (const change of changes) {
       if (change.kind !== "added") {
         this.#announced.delete((change.kind === "changed" ? change.before : change.peer).publicKey);
