@@ -286,6 +286,9 @@ function planPeer(
   const { publicKey } = peer;
   const keepaliveSeconds = wanted.keepaliveSeconds ?? 0;
   const endpoint = planEndpoint(peer, seen, wanted.listenPort, memory);
+  // Nearly every peer of a reading.
+  if (seen !== undefined && endpoint === undefined && isAsWanted(peer, seen, keepaliveSeconds))
+    return undefined;
   const change = {
     publicKey,
     ...(endpoint === undefined ? {} : { endpoint }),
@@ -295,6 +298,20 @@ function planPeer(
   };
   return seen !== undefined && Object.keys(change).length === 1 ? undefined : change;
 }
+
+/** True when all but the endpoint is as wanted. Says false of a peer with many prefixes, which is looked at more closely. */
+function isAsWanted({ prefixes }: Peer, seen: SeenPeer, keepaliveSeconds: number): boolean {
+  return (
+    keepaliveSeconds === (seen.keepaliveSeconds ?? 0) &&
+    !seen.hasPresharedKey &&
+    prefixes.length === seen.allowedIps.length &&
+    prefixes.length <= fewPrefixes &&
+    prefixes.every(({ text }) => seen.allowedIps.includes(text))
+  );
+}
+
+/** Up to so many, looking through all of them is quicker than making a set. */
+const fewPrefixes = 8;
 
 function planAllowedIps(
   peer: Peer,

@@ -27,6 +27,11 @@ export interface CommandOptions {
    */
   readonly detached?: boolean;
   /**
+   * Given what the program writes on standard output piece by piece as it comes; the result is empty then. What it
+   * throws ends the program and is what the call throws.
+   */
+  readonly onOutput?: ((piece: string) => void) | undefined;
+  /**
    * When it aborts, the program has 0.7 s left: enough for one that works, which is then not cut off in the middle of
    * a change, and not too long for one that hangs.
    */
@@ -86,15 +91,17 @@ export function renderArgv(argv: readonly string[]): string {
 /** A RunCommand that looks programs up in `path` (default: PATH of this program, read at each call). */
 export function createRunCommand(options: { readonly path?: string } = {}): RunCommand {
   const call = counter();
-  return async (argv, { timeoutMs = defaultTimeoutMs, okCodes = [0], detached = false, signal } = {}) => {
+  return async (argv, runOptions = {}) => {
+    const { timeoutMs = defaultTimeoutMs, okCodes = [0], detached = false, onOutput, signal } = runOptions;
     const path = options.path ?? Bun.env["PATH"] ?? defaultPath;
     const started = locate(argv, path);
     const mark = `${process.pid}.${call()}`;
     const env = { PATH: path, LC_ALL: "C", CLUSTERNET_CALL: mark };
     const limit = { timeoutMs, signal };
-    const result = detached
-      ? await runDetached(started, env, limit)
-      : await runInShell(started, env, limit, mark);
+    const result =
+      detached || onOutput !== undefined
+        ? await runSpawned(started, env, limit, { detached, onOutput })
+        : await runInShell(started, env, limit, mark);
     if (result === "stopped") {
       throw new CommandError(
         `Cannot run "${renderArgv(argv)}": still running ${stopTimeoutMs / 1000} s after it was to stop, so it was ended`,
@@ -107,9 +114,9 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
         { argv },
       );
     }
-    if (result.stdout.length > maxOutputBytes) {
+    if (result.written > maxOutputBytes) {
       throw new CommandError(
-        `Cannot read the output of "${renderArgv(argv)}": ${result.stdout.length} characters, expected at most ${maxOutputBytes}`,
+        `Cannot read the output of "${renderArgv(argv)}": ${result.written} characters or more, expected at most ${maxOutputBytes}`,
         { argv, exitCode: result.exitCode },
       );
     }
@@ -144,6 +151,8 @@ interface Limit {
 interface Outcome {
   readonly exitCode: number;
   readonly stdout: string;
+  /** Characters that came on standard output. */
+  readonly written: number;
   readonly stderr: string;
 }
 
@@ -185,10 +194,11 @@ async function runInShell(
       (done): Outcome => ({
         exitCode: done.exitCode,
         stdout: done.stdout.toString(),
+        written: done.stdout.length,
         stderr: done.stderr.toString(),
       }),
       // A `$` that is not even started, as for an argument longer than the kernel takes.
-      (error: unknown): Outcome => ({ exitCode: 126, stdout: "", stderr: messageOf(error) }),
+      (error: unknown): Outcome => notStarted(error),
     );
   const first = await within(ended, limit);
   if (typeof first === "object") return first;
@@ -246,30 +256,60 @@ function endProcess(pid: number): void {
   }
 }
 
+function notStarted(error: unknown): Outcome {
+  return { exitCode: 126, stdout: "", written: 0, stderr: messageOf(error) };
+}
+
 /** stderr is a pipe: a program that goes into the background closes it, so reading it to its end waits for no daemon. */
-async function runDetached(argv: readonly string[], env: Environment, limit: Limit): Promise<Outcome | Cut> {
-  let child;
+async function runSpawned(
+  argv: readonly string[],
+  env: Environment,
+  limit: Limit,
+  { detached, onOutput }: { readonly detached: boolean; readonly onOutput: CommandOptions["onOutput"] },
+): Promise<Outcome | Cut> {
+  const output = onOutput === undefined ? "ignore" : "pipe";
+  const how = { cwd: "/", env, stdin: "ignore", stderr: "pipe", detached } as const;
+  let child: Bun.Subprocess<"ignore", "pipe" | "ignore", "pipe">;
   try {
-    child = Bun.spawn([...argv], {
-      cwd: "/",
-      env,
-      stdin: "ignore",
-      stdout: "ignore",
-      stderr: "pipe",
-      detached: true,
-    });
+    child = Bun.spawn([...argv], { ...how, stdout: output });
   } catch (error) {
-    return { exitCode: 126, stdout: "", stderr: messageOf(error) };
+    return notStarted(error);
   }
   const said = child.stderr.text().catch(() => "");
+  const { stdout } = child;
+  const handed =
+    stdout === undefined || onOutput === undefined
+      ? Promise.resolve(0)
+      : handPieces(stdout, onOutput).catch((error: unknown) => {
+          // Nobody reads on, so it would wait for ever.
+          child.kill("SIGKILL");
+          throw error;
+        });
   const atEnd = { timeoutMs: endTimeoutMs, signal: undefined };
-  const exitCode = await within(child.exited, limit);
-  if (typeof exitCode !== "number") {
+  const ended = await within(Promise.all([child.exited, handed]), limit);
+  if (typeof ended === "string") {
     child.kill("SIGKILL");
-    await within(child.exited, atEnd);
-    return exitCode;
+    // What it wrote before is of no use to anybody.
+    await within(Promise.allSettled([child.exited, handed]), atEnd);
+    return ended;
   }
-  return { exitCode, stdout: "", stderr: await within(said, atEnd) };
+  const [exitCode, written] = ended;
+  return { exitCode, stdout: "", written, stderr: await within(said, atEnd) };
+}
+
+/** Hands on what comes, and returns how much that was; more than anybody wants to read is not handed on. */
+async function handPieces(
+  stream: ReadableStream<Uint8Array>,
+  onOutput: (piece: string) => void,
+): Promise<number> {
+  const decoder = new TextDecoder();
+  let written = 0;
+  for await (const bytes of stream) {
+    written += bytes.length;
+    if (written > maxOutputBytes) continue;
+    onOutput(decoder.decode(bytes, { stream: true }));
+  }
+  return written;
 }
 
 /** A line longer than this is no line of a program that we follow; what came so far is dropped. */

@@ -4,7 +4,7 @@
 import { describe, expect, test } from "bun:test";
 import { chmod, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { CommandError } from "../../src/errors.ts";
+import { CommandError, messageOf } from "../../src/errors.ts";
 import { createFollowCommand, createRunCommand, redactKeys, renderArgv } from "../../src/host/command.ts";
 import { chooseImplementation } from "../../src/host/wireguard-go.ts";
 import { waitFor } from "../lab/wait.ts";
@@ -21,6 +21,12 @@ async function failureOf(promise: Promise<unknown>): Promise<CommandError> {
   if (error instanceof CommandError) return error;
   throw new Error(`expected a CommandError, got ${String(error)}`);
 }
+
+function refuse(): void {
+  throw new Error("no use");
+}
+
+function ignore(): void {}
 
 /** True while a process of this ID runs (a zombie does not). */
 async function isRunning(pid: number): Promise<boolean> {
@@ -50,6 +56,35 @@ describe("run()", () => {
       "-n",
     ];
     expect(await run(["printf", "<%s>", ...words])).toBe(words.map((word) => `<${word}>`).join(""));
+  });
+
+  test("hands output on as it comes, in whole characters", async () => {
+    const pieces: string[] = [];
+    const onOutput = (piece: string): void => void pieces.push(piece);
+    expect(
+      await run(["sh", "-c", "printf '\\303'; sleep 0.2; printf '\\251|'; sleep 0.2; echo end"], {
+        onOutput,
+      }),
+    ).toBe("");
+    expect(pieces.join("")).toBe("é|end\n");
+    expect(pieces.length).toBeGreaterThan(1);
+    expect((await failureOf(run(["sh", "-c", "echo out; echo why >&2; exit 3"], { onOutput }))).stderr).toBe(
+      "why",
+    );
+  });
+
+  test("ends a program whose output is of no use, and throws what whoever reads it has thrown", async () => {
+    const begunMs = performance.now();
+    const ended = run(["sh", "-c", "echo begin; exec sleep 60"], { onOutput: refuse }).catch(messageOf);
+    expect(await ended).toBe("no use");
+    expect(performance.now() - begunMs).toBeLessThan(5_000);
+  });
+
+  test("ends a program that goes on writing after its time", async () => {
+    const { message } = await failureOf(
+      run(["sh", "-c", "while :; do echo y; sleep 0.01; done"], { onOutput: ignore, timeoutMs: 200 }),
+    );
+    expect(message).toContain("still running after 0.2 s");
   });
 
   test("takes a megabyte of arguments and gives back megabytes of output", async () => {

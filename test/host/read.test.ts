@@ -14,7 +14,10 @@ import {
   parseWgDump,
   readHost,
   readRoutedNetworks,
+  type WgDump,
+  WgDumpReader,
 } from "../../src/host/read.ts";
+import type { SeenPeer } from "../../src/core/host-state.ts";
 import type { PublicKey } from "../../src/core/key.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { silentLogger } from "../../src/log.ts";
@@ -117,6 +120,31 @@ test("parseWgDump() reads interface and peers and keeps no private key", async (
   });
   expect(Bun.inspect(dump)).not.toContain("AAEBAQ");
 });
+
+test("WgDumpReader reads the same however the dump is cut, and gives peers back that show as they did", async () => {
+  const text = await fixture("wg-dump.txt");
+  const whole = parseWgDump(text);
+  for (let size = 1; size < 200; size += 7) {
+    const reader = new WgDumpReader(whole.peers);
+    for (let from = 0; from < text.length; from += size) reader.push(text.slice(from, from + size));
+    const again = reader.finish();
+    expect(again).toEqual(whole);
+    expect(again.peers).toBe(whole.peers);
+  }
+  const [first] = whole.peers.keys();
+  if (first === undefined) throw new Error("a peer in the recording");
+  const { peers } = parseAfter(text, new Map([...whole.peers].slice(1)));
+  expect(peers).toEqual(whole.peers);
+  for (const [key, peer] of peers) if (key !== first) expect(peer).toBe(whole.peers.get(key) as SeenPeer);
+  const changed = parseAfter(text.replaceAll("\t0\t", "\t77\t"), whole.peers);
+  expect(changed.peers).toEqual(parseWgDump(text.replaceAll("\t0\t", "\t77\t")).peers);
+});
+
+function parseAfter(text: string, known: ReadonlyMap<PublicKey, SeenPeer>): WgDump {
+  const reader = new WgDumpReader(known);
+  reader.push(text);
+  return reader.finish();
+}
 
 test("parseWgDump() reads an interface that has no key yet", () => {
   expect(parseWgDump("(none)\t(none)\t0\toff\n")).toEqual({ listenPort: 0, fwmark: 0, peers: new Map() });
