@@ -120,6 +120,29 @@ esac
   return { path, log };
 }
 
+/** A kubeconfig whose plugin quotes its token when it fails, as it always does. */
+async function kubeconfigWith(token: string): Promise<string> {
+  const directory = await lab.directory();
+  const plugin = join(directory, "plugin");
+  await writeFile(plugin, `#!/bin/sh\necho 'no session for ${token}' >&2\nexit 1\n`, { mode: 0o700 });
+  const exec = { apiVersion: "client.authentication.k8s.io/v1", command: plugin, interactiveMode: "Never" };
+  const path = join(directory, "kubeconfig");
+  await writeFile(
+    path,
+    JSON.stringify({
+      "current-context": "c",
+      contexts: [{ name: "c", context: { cluster: "k", user: "u" } }],
+      clusters: [{ name: "k", cluster: { server: "https://192.0.2.250:6443" } }],
+      users: [
+        { name: "u", user: { exec } },
+        { name: "other", user: { token } },
+      ],
+    }),
+    { mode: 0o600 },
+  );
+  return path;
+}
+
 /** All files of the lab that hold a secret, as "name mode secrets". */
 function filesWithSecrets(grep: SecretGrep): readonly string[] {
   const below = readdirSync(tmpdir()).filter((name) => name.startsWith(lab.mark));
@@ -161,7 +184,8 @@ test("no key is in any log, answer, argument, environment or file that others ma
   await using curator = await scriptedCurator(lab, `tls-${crypto.randomUUID().slice(0, 4)}`, curatorFiles);
   const place = await placeOf("a");
   const { machine, data, keyFile, key } = place;
-  const grep = grepOf(place).addPem("Curator's key", curatorFiles.key);
+  const token = crypto.getRandomValues(new Uint8Array(36)).toBase64();
+  const grep = grepOf(place).addPem("Curator's key", curatorFiles.key).addText("Kubernetes token", token);
   const conf = join(data, "clusternet.conf");
   await chmod(keyFile, 0o644);
   await chmod(place.certificateKey, 0o640);
@@ -175,7 +199,10 @@ test("no key is in any log, answer, argument, environment or file that others ma
     trust,
     pod: podOf(1),
     path: programs.path,
-    flags: ["--log-format", "json"],
+    flags: [
+      ...["--log-format", "json"],
+      ...["--kubeconfig", await kubeconfigWith(token), "--kubernetes-node", "n1"],
+    ],
   };
   const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
   await curator.call.put(paper.bytes);
@@ -197,8 +224,9 @@ test("no key is in any log, answer, argument, environment or file that others ma
   await agent.status(({ agent: { ready } }) => ready, soonMs);
   // What wg said of its failures came as far as the log.
   expect(agent.process.stderr).toContain("[redacted]");
-  // Both are there to be leaked, and found where they are.
-  expect(grep.namesInMemory(agent.process.pid)).toEqual(both);
+  expect(agent.process.stderr).toContain("no session for [redacted]");
+  // They are there to be leaked, and found where they are.
+  expect(grep.namesInMemory(agent.process.pid)).toEqual(expect.arrayContaining([...both]));
   await addProcesses(texts, "while it runs");
   for (const path of ["/status", "/healthz", "/readyz", "/metrics", "/x"]) {
     const response = await fetch(`http://agent${path}`, { unix: join(data, "clusternet.sock") });
@@ -228,6 +256,8 @@ test("no key is in any log, answer, argument, environment or file that others ma
       "cert-key.pem 600 certificate key",
       "cert-key.pem 600 Curator's key",
       "ca-key.pem 600 CA key",
+      "kubeconfig 600 Kubernetes token",
+      "plugin 700 Kubernetes token",
     ]),
   );
   await agent.process.stop();

@@ -33,6 +33,11 @@ export class SecretGrep {
     return this.#add(name, bytes, bytes.toBase64(), body.slice(Math.ceil((pkcs8Bytes * 4) / 3) + 1));
   }
 
+  /** A text of at least 42 characters, like a token. */
+  addText(name: string, text: string): this {
+    return this.#add(name, Buffer.from(text), text);
+  }
+
   #add(name: string, bytes: Uint8Array, ...texts: readonly string[]): this {
     const hex = bytes.toHex();
     const pieces = [
