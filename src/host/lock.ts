@@ -6,8 +6,9 @@
  * interfaces and routes do. The kernel frees all when the process ends, however it ends, and neither is inherited by the
  * programs that it starts. A socket is bound but never listens: nobody can connect to it, so nobody can disturb it.
  *
- * Who holds a place is looked up in /proc. A process of another PID namespace is not seen there, nor, when we are not
- * root, one of another user or one that closes its memory as our own agents do; such a process stays unnamed.
+ * Who holds a place is looked up in /proc. A process of another PID namespace is not seen there, nor, without the right
+ * to look into every process, the descriptors of one of another user or of one that closes its memory as our own agents
+ * do. Of a directory the kernel's list of locks then still tells; who holds an interface stays unnamed.
  */
 import {
   closeSync,
@@ -135,7 +136,7 @@ function lockDirectory(path: string, hint: string): number {
   if (errno === 0) return descriptor;
   closeSync(descriptor);
   const cannot = `Cannot use data directory ${quote(path)}`;
-  const holder = findDirectoryHolder(path);
+  const holder = findDirectoryHolder(path) ?? (errno === EAGAIN ? findLockHolder(path) : undefined);
   if (holder === undefined && errno !== EAGAIN) {
     throw new ClusternetError(`${cannot}: it cannot be locked, errno ${errno}`);
   }
@@ -195,6 +196,24 @@ function findDirectoryHolder(path: string): Holder | undefined {
       return false;
     return isSameFile(directory, statOf(descriptor));
   });
+}
+
+/**
+ * The holder of a lock that is known to be held, by the kernel's list. That names a file by its inode, and on btrfs and
+ * overlayfs by another device than stat does: so the inode alone counts, and only when one lock fits.
+ */
+function findLockHolder(path: string): Holder | undefined {
+  const inode = statOf(path)?.ino;
+  const pids = readFileSync("/proc/locks", "utf8")
+    .split("\n")
+    .flatMap((line) => {
+      const [, pid, found] = /^\d+: FLOCK +\S+ +\S+ +(\d+) \S+:(\d+) /.exec(line) ?? [];
+      return pid !== undefined && pid !== "0" && found === String(inode) ? [pid] : [];
+    });
+  const [pid] = pids;
+  return pid === undefined || pids.length > 1
+    ? undefined
+    : { pid: Number(pid), ...userOf(pid), ...commandLineOf(pid) };
 }
 
 function findNameHolder(name: string): Holder | undefined {

@@ -7,6 +7,7 @@ import { acquireLocks, findHolder, type AgentPlaces, type Places } from "../../s
 import { failure, onDisk, withDirectory } from "./temporary.ts";
 
 const lockModule = join(import.meta.dir, "../../src/host/lock.ts");
+const memoryModule = join(import.meta.dir, "../../src/host/closed-memory.ts");
 
 interface Holding {
   readonly pid: number;
@@ -109,6 +110,35 @@ describe("acquireLocks()", () => {
         expect(exit).toBe(75);
         tryLocks({ ...wanted, clusterNets: ["10.194.0.0/30"] });
       });
+    });
+  });
+
+  test("names the process that holds a directory also when its descriptors are closed to us, as an agent's are", async () => {
+    await withPlaces(async (places, other) => {
+      await whileHeld(
+        places,
+        async ({ pid }) => {
+          const refusals = [];
+          for (const tried of [
+            { ...other, dataDirectory: places.dataDirectory },
+            { ...other, interfaceName: places.interfaceName },
+          ]) {
+            const code = `
+              import { acquireLocks } from ${JSON.stringify(lockModule)};
+              try { acquireLocks(${JSON.stringify(tried)}); } catch (error) { console.log(error.exit, error.message); }`;
+            const blind = ["setpriv", "--bounding-set", "-sys_ptrace,-perfmon,-sys_admin"];
+            const child = Bun.spawn([...blind, process.execPath, "-e", code], { stdout: "pipe" });
+            refusals.push((await child.stdout.text()).trim());
+          }
+          expect(refusals).toEqual([
+            expect.stringMatching(
+              new RegExp(`^75 Cannot use data directory .*: process ${pid} \\(".*\\) holds it$`),
+            ) as unknown as string,
+            `75 Cannot use interface "${places.interfaceName}": a process that cannot be seen from here holds it in this network namespace`,
+          ]);
+        },
+        { child: `(await import(${JSON.stringify(memoryModule)})).closeMemory();` },
+      );
     });
   });
 
