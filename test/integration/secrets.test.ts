@@ -199,10 +199,7 @@ test("no key is in any log, answer, argument, environment or file that others ma
     trust,
     pod: podOf(1),
     path: programs.path,
-    flags: [
-      ...["--log-format", "json"],
-      ...["--kubeconfig", await kubeconfigWith(token), "--kubernetes-node", "n1"],
-    ],
+    flags: ["--log-format", "json", "--kubeconfig", await kubeconfigWith(token), "--kubernetes-node", "n1"],
   };
   const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
   await curator.call.put(paper.bytes);
