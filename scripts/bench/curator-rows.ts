@@ -45,7 +45,7 @@ async function measureBacklog({ nodes, samples }: Sizes): Promise<Samples> {
 
 export function curatorRows({ nodes }: Sizes): readonly Row[] {
   const watchers = Math.ceil(nodes / 20);
-  const baseline = "ready-bytes.ts: nice-grpc, bytes that are ready";
+  const baseline = "ready-bytes.ts";
   return [
     {
       name: "curator",

@@ -1,7 +1,7 @@
 /**
  * The fan-out as a picture: how a figure grows with the cluster, ours and the baseline, on scales of powers of ten. Pure.
  */
-import { escapeXml, renderNumber } from "./report.ts";
+import { escapeXml, renderCaption, renderNumber } from "./report.ts";
 
 /** One curve of a panel: points by number of nodes. */
 export interface Curve {
@@ -16,7 +16,7 @@ export interface Panel {
   readonly curves: readonly Curve[];
 }
 
-const size = { width: 300, height: 240, left: 52, top: 70, plotWidth: 220, plotHeight: 120 } as const;
+const size = { width: 300, height: 280, left: 52, top: 96, plotWidth: 196, plotHeight: 116 } as const;
 
 /** The panels side by side. */
 export function renderCurves(panels: readonly Panel[], caption: string): string {
@@ -26,7 +26,7 @@ export function renderCurves(panels: readonly Panel[], caption: string): string 
   );
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${size.height}" font-family="sans-serif" font-size="11">
 <rect width="${width}" height="${size.height}" fill="white"/>
-<text x="8" y="20" fill="#555555">${escapeXml(caption)}</text>
+${renderCaption(caption, 20)}
 ${drawn.join("\n")}
 </svg>
 `;
@@ -44,10 +44,10 @@ function drawPanel({ title, unit, curves }: Panel): string {
     size.left + x(point.nodes),
     size.top + size.plotHeight - y(point.value),
   ];
-  const frame = `<rect x="${size.left - 8}" y="${size.top - 12}" width="${size.plotWidth + 16}" height="${size.plotHeight + 20}" fill="none" stroke="#cccccc"/>`;
+  const frame = `<rect x="${size.left - 28}" y="${size.top - 20}" width="${size.plotWidth + 56}" height="${size.plotHeight + 40}" fill="none" stroke="#cccccc"/>`;
   const below = nodes.map(
     (count) =>
-      `<text x="${(size.left + x(count)).toFixed(1)}" y="${size.top + size.plotHeight + 24}" text-anchor="middle">${count.toLocaleString("en")}</text>`,
+      `<text x="${(size.left + x(count)).toFixed(1)}" y="${size.top + size.plotHeight + 36}" text-anchor="middle">${count.toLocaleString("en")}</text>`,
   );
   const lines = curves.map((curve, index) => {
     const places = curve.points.map(at);
@@ -62,7 +62,7 @@ function drawPanel({ title, unit, curves }: Panel): string {
     return `<polyline points="${path}" fill="none" stroke="${curve.color}" stroke-width="1.5"/>\n${labels.join("\n")}\n${name}`;
   });
   return [
-    `<text x="8" y="46" font-weight="bold">${escapeXml(`${title}, ${unit}`)}</text>`,
+    `<text x="8" y="66" font-weight="bold">${escapeXml(`${title}, ${unit}`)}</text>`,
     frame,
     ...below,
     ...lines,

@@ -99,7 +99,7 @@ async function measureSize(nodes: number, samples: number): Promise<readonly Poi
     row: {
       name: "fan-out",
       ours: `${nodes.toLocaleString("en")} nodes: ${what}`,
-      baseline: "ready-bytes.ts: nice-grpc, bytes that are ready",
+      baseline: "ready-bytes.ts",
       unit,
       aim: { kind: "none" },
     },

@@ -42,17 +42,20 @@ function firstLine(argv: readonly string[]): string {
   return stdout.toString().split("\n")[0]?.trim() ?? "";
 }
 
-/** In one line. */
+/** In two lines: the machine, and what ran on it. */
 export function renderMachine(facts: MachineFacts): string {
-  return [
+  const machine = [
     facts.at,
     facts.processor,
     `${facts.memoryGigabytes} GB`,
     `Linux ${facts.kernel}`,
+    `load ${facts.load}`,
+  ];
+  const programs = [
     `${facts.clusternet} of ${facts.megabytes} MB`,
     `Bun ${facts.bun}`,
     facts.wg.replace(/ - .*/, ""),
     facts.wireguardGo,
-    `load ${facts.load}`,
-  ].join(", ");
+  ];
+  return `${machine.join(", ")}\n${programs.join(", ")}`;
 }

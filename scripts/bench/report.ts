@@ -66,9 +66,9 @@ function renderAim(aim: Aim, unit: string): string {
   return aim satisfies never;
 }
 
-const picture = { width: 960, left: 320, right: 170, bar: 13, rowHeight: 46, top: 64 } as const;
+const picture = { width: 960, left: 350, right: 150, bar: 13, rowHeight: 46, top: 80 } as const;
 /** Of ours and of the baseline in every picture. */
-export const colors = { ours: "#2a6fb0", baseline: "#b9bec5", missed: "#b03a2a", text: "#222222" } as const;
+export const colors = { ours: "#2a6fb0", baseline: "#9aa1aa", missed: "#b03a2a", text: "#222222" } as const;
 
 /**
  * An SVG with two bars a row, ours above the baseline, the longer of the two as long as there is room; a thin line from
@@ -106,10 +106,18 @@ export function renderPicture(results: readonly Result[], caption: string): stri
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" font-family="sans-serif" font-size="11">
 <rect width="${width}" height="${height}" fill="white"/>
 <text x="8" y="22" font-size="15">clusternet beside the baseline: medians, thin line from minimum to maximum; shorter is better</text>
-<text x="8" y="42" fill="#555555">${escapeXml(caption)}</text>
+${renderCaption(caption, 42)}
 ${rows.join("\n")}
 </svg>
 `;
+}
+
+/** Small print of one or several lines, the first at that height. */
+export function renderCaption(caption: string, y: number): string {
+  const lines = caption.split("\n");
+  return lines
+    .map((line, index) => `<text x="8" y="${y + 16 * index}" fill="#555555">${escapeXml(line)}</text>`)
+    .join("\n");
 }
 
 /** As text of an SVG. */

@@ -128,7 +128,7 @@ test("renderCurves() puts a point of ten times the nodes and ten times the value
       },
     })
     .transform(svg);
-  expect(seen).toEqual(["52.0,190.0 162.0,130.0 272.0,70.0", "52.0 190.0", "162.0 130.0", "272.0 70.0"]);
+  expect(seen).toEqual(["52.0,212.0 150.0,154.0 248.0,96.0", "52.0 212.0", "150.0 154.0", "248.0 96.0"]);
 });
 
 describe("report", () => {
@@ -160,7 +160,7 @@ lost: beside no restart; 2 samples each
         },
       })
       .transform(svg);
-    expect(seen.bars).toEqual(["313.3 #b03a2a", "156.7 #b9bec5", "0.0 #2a6fb0", "0.0 #b9bec5"]);
+    expect(seen.bars).toEqual(["306.7 #b03a2a", "153.3 #9aa1aa", "0.0 #2a6fb0", "0.0 #9aa1aa"]);
     expect(seen.texts).toContain("one node &lt; all");
     expect(seen.texts).toContain("2.00×, aim 1.3×, beside floor &amp; co");
     expect(seen.texts).toContain("on &lt;this&gt; machine");
