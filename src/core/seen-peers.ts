@@ -37,6 +37,29 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
     return this;
   }
 
+  /** The peers when these show as they are given, and those that are gone are not there. */
+  renew(shown: ReadonlyMap<PublicKey, SeenPeer>, gone: Iterable<PublicKey>): SeenPeers {
+    const peers = this.#peers.edit();
+    const owners = this.#ownersNow().edit();
+    const release = (publicKey: PublicKey): void => {
+      for (const text of peers.get(publicKey)?.allowedIps ?? []) {
+        if (owners.get(text) === publicKey) owners.delete(text);
+      }
+    };
+    for (const publicKey of gone) {
+      release(publicKey);
+      peers.delete(publicKey);
+    }
+    for (const [publicKey, peer] of shown) {
+      release(publicKey);
+      peers.set(publicKey, peer);
+    }
+    for (const [publicKey, { allowedIps }] of shown)
+      for (const text of allowedIps) owners.set(text, publicKey);
+    const renewed = peers.finish();
+    return renewed === this.#peers ? this : new SeenPeers(renewed, owners.finish());
+  }
+
   /** The peers after these changes, done in order. */
   fold(changes: readonly PeerChange[]): SeenPeers {
     const peers = this.#peers.edit();

@@ -30,7 +30,7 @@ export interface CommandOptions {
    * Given what the program writes on standard output piece by piece as it comes; the result is empty then. What it
    * throws ends the program and is what the call throws.
    */
-  readonly onOutput?: ((piece: string) => void) | undefined;
+  readonly onOutput?: ((piece: Uint8Array) => void) | undefined;
   /**
    * When it aborts, the program has 0.7 s left: enough for one that works, which is then not cut off in the middle of
    * a change, and not too long for one that hangs.
@@ -116,7 +116,7 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     }
     if (result.written > maxOutputBytes) {
       throw new CommandError(
-        `Cannot read the output of "${renderArgv(argv)}": ${result.written} characters or more, expected at most ${maxOutputBytes}`,
+        `Cannot read the output of "${renderArgv(argv)}": ${result.written} bytes, expected at most ${maxOutputBytes}`,
         { argv, exitCode: result.exitCode },
       );
     }
@@ -151,7 +151,7 @@ interface Limit {
 interface Outcome {
   readonly exitCode: number;
   readonly stdout: string;
-  /** Characters that came on standard output. */
+  /** Bytes that came on standard output. */
   readonly written: number;
   readonly stderr: string;
 }
@@ -300,14 +300,13 @@ async function runSpawned(
 /** Hands on what comes, and returns how much that was; more than anybody wants to read is not handed on. */
 async function handPieces(
   stream: ReadableStream<Uint8Array>,
-  onOutput: (piece: string) => void,
+  onOutput: (piece: Uint8Array) => void,
 ): Promise<number> {
-  const decoder = new TextDecoder();
   let written = 0;
   for await (const bytes of stream) {
     written += bytes.length;
     if (written > maxOutputBytes) continue;
-    onOutput(decoder.decode(bytes, { stream: true }));
+    onOutput(bytes);
   }
   return written;
 }

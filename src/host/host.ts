@@ -19,7 +19,7 @@ import {
   type Step,
   type WantedHost,
 } from "../core/host-plan.ts";
-import { announcedEndpoint, type SeenInterface } from "../core/host-state.ts";
+import { announcedEndpoint } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Peer } from "../core/mesh.ts";
 import { diffMeshes } from "../core/mesh-changes.ts";
@@ -33,7 +33,7 @@ import type { FollowCommand, RunCommand } from "./command.ts";
 import { readKeyFile } from "./key-file.ts";
 import { MeshFile } from "./mesh-file.ts";
 import { followHints, type Hint } from "./monitor.ts";
-import { readHost } from "./read.ts";
+import { readHost, type ReadDump } from "./read.ts";
 import { chooseImplementation, type Implementation } from "./wireguard-go.ts";
 
 export interface ApplyResult {
@@ -112,8 +112,8 @@ export class LinuxHost implements Host {
   readonly #options: HostOptions;
   /** What is known of the host; absent: it must be read first. */
   #model: Model | undefined;
-  /** As last known, also while the model is not: most peers show as before when they are read again. */
-  #lastPeers: SeenInterface["peers"] | undefined;
+  /** As last read: most peers show as before when they are read again. */
+  #lastDump: ReadDump | undefined;
   /** Raised by each `invalidate`: what was begun before it knows nothing of what it told of. */
   #generation = 0;
   #index: number | undefined;
@@ -293,7 +293,6 @@ export class LinuxHost implements Host {
 
   /** Makes this the model, unless a hint came since it was begun. */
   #keep(seen: SeenHost, networks: readonly Prefix[], generation: number): void {
-    this.#lastPeers = seen.interface?.peers;
     if (generation === this.#generation) this.#model = { seen, networks: textsOf(networks) };
   }
 
@@ -310,7 +309,8 @@ export class LinuxHost implements Host {
       networks,
       ourKeys: publicKey === undefined ? ourKeys : new Set([...ourKeys, publicKey]),
       ...(this.#index === undefined ? {} : { index: this.#index }),
-      ...(this.#lastPeers === undefined ? {} : { known: this.#lastPeers }),
+      ...(this.#lastDump === undefined ? {} : { before: this.#lastDump }),
+      remember: (dump) => (this.#lastDump = dump),
       ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
     });
     this.#index = seen.interface?.index ?? this.#index;

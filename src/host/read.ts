@@ -21,6 +21,8 @@ import {
   type Prefix,
 } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
+import { SeenPeers } from "../core/seen-peers.ts";
+import { SharedMap } from "../core/shared-map.ts";
 import { ipNumber } from "../core/underlay.ts";
 import { ClusternetError } from "../errors.ts";
 import type { RunCommand } from "./command.ts";
@@ -152,42 +154,68 @@ const keyForm = /^[A-Za-z0-9+/]{43}=$/;
 /** Parses `wg show NAME dump`. Throws ClusternetError that names the line's number, never its text. */
 export function parseWgDump(text: string): WgDump {
   const reader = new WgDumpReader();
-  reader.push(text);
+  reader.push(Buffer.from(text));
   return reader.finish();
 }
 
+/** A dump that was read: what it is worth when the next one is. */
+export interface ReadDump {
+  readonly peers: SeenPeers;
+  /** The line of each peer. */
+  readonly lines: SharedMap<PublicKey, string>;
+}
+
 /**
- * Parses `wg show NAME dump` while it comes: 2 MB at 10,000 peers. A peer that shows as in `known` is the same object as
- * there, and when all do, `known` is what comes out. Throws as `parseWgDump`.
+ * Parses `wg show NAME dump` while it comes: 2 MB at 10,000 peers. Lines that are as in the dump `before` are not parsed:
+ * their peers stay the same objects, and when all are so do all peers together. Throws as `parseWgDump`.
  */
 export class WgDumpReader {
-  readonly #known: ReadonlyMap<PublicKey, SeenPeer>;
+  readonly #before: ReadDump | undefined;
+  /** Peers that the dump before did not show so, and the lines of them. */
   readonly #peers = new Map<PublicKey, SeenPeer>();
+  readonly #lines = new Map<PublicKey, string>();
+  readonly #keys: PublicKey[] = [];
   #link: Omit<WgDump, "peers"> | undefined;
   /** The beginning of a line whose end has not come yet. */
-  #rest = "";
+  #rest: Uint8Array = new Uint8Array();
   #line = 0;
-  #allKnown = true;
 
-  constructor(known: ReadonlyMap<PublicKey, SeenPeer> = new Map()) {
-    this.#known = known;
+  constructor(before?: ReadDump) {
+    this.#before = before;
   }
 
-  push(piece: string): void {
-    const text = this.#rest + piece;
+  push(piece: Uint8Array): void {
+    const bytes = Buffer.concat([this.#rest, piece]);
     let from = 0;
-    for (let to = text.indexOf("\n"); to !== -1; to = text.indexOf("\n", from)) {
-      this.#read(text.slice(from, to));
+    for (let to = bytes.indexOf(newline); to !== -1; to = bytes.indexOf(newline, from)) {
+      // A string of its own for each line: a part of a large one would keep all of that in memory.
+      this.#read(bytes.toString("latin1", from, to));
       from = to + 1;
     }
-    this.#rest = text.slice(from);
+    this.#rest = bytes.subarray(from);
   }
 
   finish(): WgDump {
-    this.#read(this.#rest);
+    this.#read(Buffer.from(this.#rest).toString("latin1"));
     if (this.#link === undefined) throw unreadableDump(1, "4 fields of an interface");
-    const isKnown = this.#allKnown && this.#peers.size === this.#known.size;
-    return { ...this.#link, peers: isKnown ? this.#known : this.#peers };
+    return { ...this.#link, peers: this.#before?.peers.renew(this.#peers, this.#gone()) ?? this.#peers };
+  }
+
+  /** For the reader of the next dump; asked for when this one is finished, with the peers that it gave. */
+  remember(peers: SeenPeers): ReadDump {
+    if (this.#before === undefined) return { peers, lines: SharedMap.of(this.#lines) };
+    const lines = this.#before.lines.edit();
+    for (const publicKey of this.#gone()) lines.delete(publicKey);
+    for (const [publicKey, line] of this.#lines) lines.set(publicKey, line);
+    return { peers, lines: lines.finish() };
+  }
+
+  #gone(): PublicKey[] {
+    const { lines } = this.#before ?? {};
+    if (lines === undefined) return [];
+    const there = new Set(this.#keys);
+    const known = this.#keys.length - [...this.#peers.keys()].filter((key) => !lines.has(key)).length;
+    return known === lines.size ? [] : [...lines.keys()].filter((key) => !there.has(key));
   }
 
   #read(line: string): void {
@@ -197,17 +225,20 @@ export class WgDumpReader {
       this.#link = readDumpedLink(line);
       return;
     }
+    const publicKey = line.slice(0, keyLength) as PublicKey;
+    this.#keys.push(publicKey);
+    if (this.#before?.lines.get(publicKey) === line) return;
     const fields = line.split("\t");
-    const [key = ""] = fields;
-    if (fields.length !== 8 || !keyForm.test(key)) throw unreadableDump(this.#line, "8 fields of a peer");
-    const publicKey = key as PublicKey;
-    const peer = readDumpedPeer(fields, this.#line);
-    const known = this.#known.get(publicKey);
-    const isKnown = known !== undefined && isSamePeer(known, peer);
-    this.#allKnown &&= isKnown;
-    this.#peers.set(publicKey, isKnown ? known : peer);
+    if (fields.length !== 8 || fields[0] !== publicKey || !keyForm.test(publicKey)) {
+      throw unreadableDump(this.#line, "8 fields of a peer");
+    }
+    this.#peers.set(publicKey, readDumpedPeer(fields, this.#line));
+    this.#lines.set(publicKey, line);
   }
 }
+
+const newline = 10;
+const keyLength = 44;
 
 function readDumpedLink(line: string): Omit<WgDump, "peers"> {
   const [, publicKey = "", listenPort = "", fwmark = "", ...more] = line.split("\t");
@@ -238,19 +269,6 @@ function readDumpedPeer(fields: readonly string[], line: number): SeenPeer {
     ...(keepalive === "off" ? {} : { keepaliveSeconds: numberOf(keepalive, 0xffff) }),
     hasPresharedKey: preshared !== "(none)",
   };
-}
-
-function isSamePeer(a: SeenPeer, b: SeenPeer): boolean {
-  return (
-    a.receivedBytes === b.receivedBytes &&
-    a.sentBytes === b.sentBytes &&
-    a.latestHandshakeSeconds === b.latestHandshakeSeconds &&
-    a.endpoint === b.endpoint &&
-    a.keepaliveSeconds === b.keepaliveSeconds &&
-    a.hasPresharedKey === b.hasPresharedKey &&
-    a.allowedIps.length === b.allowedIps.length &&
-    a.allowedIps.every((text, index) => text === b.allowedIps[index])
-  );
 }
 
 /** The last second that a date can name without a sign in front of its year. */
@@ -296,8 +314,10 @@ export interface ReadOptions {
   readonly ourKeys: ReadonlySet<PublicKey>;
   /** ClusterNets of now and of before, whose routes are looked for. */
   readonly networks: readonly Prefix[];
-  /** Peers as they were read before: those that still show so stay the same objects. */
-  readonly known?: ReadonlyMap<PublicKey, SeenPeer>;
+  /** What was read before: peers that still show so stay the same objects. */
+  readonly before?: ReadDump;
+  /** Given what is worth keeping for the next reading. */
+  readonly remember?: (dump: ReadDump) => void;
   /** Text of /proc/net/unix of the network namespace. */
   readonly readUnixSockets?: () => Promise<string>;
 }
@@ -360,14 +380,15 @@ export function hasListener(unixSockets: string, interfaceName: string): boolean
 }
 
 async function findInterface(
-  { run, interfaceName, index, ourKeys, known }: ReadOptions,
+  options: ReadOptions,
   links: readonly IpLink[],
   listening: boolean,
 ): Promise<Pick<SeenHost, "interface" | "foreignLink">> {
+  const { interfaceName, index, ourKeys } = options;
   const named = links.find((link) => link.name === interfaceName);
   if (named !== undefined) {
     return isInterface(named, listening)
-      ? { interface: await readInterface(run, named, interfaceName, known) }
+      ? { interface: await readInterface(named, options) }
       : { foreignLink: named.kind ?? "no virtual link" };
   }
   // Under another name: by its index, or by its group when it was made since the last reading or before a restart.
@@ -376,7 +397,7 @@ async function findInterface(
     (link) => isInterface(link, listening) && (link.index === index || link.group === linkGroup),
   );
   for (const link of renamed) {
-    const seen = await readInterface(run, link, interfaceName, known);
+    const seen = await readInterface(link, options);
     if (seen.publicKey !== undefined && ourKeys.has(seen.publicKey)) return { interface: seen };
   }
   return {};
@@ -387,16 +408,16 @@ function isInterface(link: IpLink, listening: boolean): boolean {
 }
 
 async function readInterface(
-  run: RunCommand,
   link: IpLink,
-  interfaceName: string,
-  known?: ReadonlyMap<PublicKey, SeenPeer>,
+  { run, interfaceName, before, remember }: ReadOptions,
 ): Promise<SeenInterface> {
   const userspace = link.kind === "tun";
-  const reader = new WgDumpReader(known);
+  const reader = new WgDumpReader(before);
   const argv = ["wg", "show", userspace ? interfaceName : link.name, "dump"];
-  reader.push(await run(argv, { onOutput: (piece) => reader.push(piece) }));
+  reader.push(Buffer.from(await run(argv, { onOutput: (piece) => reader.push(piece) })));
   const dump = reader.finish();
+  const peers = SeenPeers.of(dump.peers);
+  remember?.(reader.remember(peers));
   return {
     index: link.index,
     name: link.name,
@@ -405,5 +426,6 @@ async function readInterface(
     mtu: link.mtu,
     up: link.up,
     ...dump,
+    peers,
   };
 }

@@ -58,15 +58,15 @@ describe("run()", () => {
     expect(await run(["printf", "<%s>", ...words])).toBe(words.map((word) => `<${word}>`).join(""));
   });
 
-  test("hands output on as it comes, in whole characters", async () => {
-    const pieces: string[] = [];
-    const onOutput = (piece: string): void => void pieces.push(piece);
+  test("hands output on as it comes", async () => {
+    const pieces: Uint8Array[] = [];
+    const onOutput = (piece: Uint8Array): void => void pieces.push(piece);
     expect(
       await run(["sh", "-c", "printf '\\303'; sleep 0.2; printf '\\251|'; sleep 0.2; echo end"], {
         onOutput,
       }),
     ).toBe("");
-    expect(pieces.join("")).toBe("é|end\n");
+    expect(Buffer.concat(pieces).toString()).toBe("é|end\n");
     expect(pieces.length).toBeGreaterThan(1);
     expect((await failureOf(run(["sh", "-c", "echo out; echo why >&2; exit 3"], { onOutput }))).stderr).toBe(
       "why",

@@ -2,6 +2,7 @@
  * What `ip` and `wg` print, read as it was recorded; and hints from what `ip monitor` prints.
  */
 import { describe, expect, test } from "bun:test";
+import * as fc from "fast-check";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CommandError } from "../../src/errors.ts";
@@ -14,12 +15,13 @@ import {
   parseWgDump,
   readHost,
   readRoutedNetworks,
+  type ReadDump,
   type WgDump,
   WgDumpReader,
 } from "../../src/host/read.ts";
-import type { SeenPeer } from "../../src/core/host-state.ts";
 import type { PublicKey } from "../../src/core/key.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
+import { SeenPeers } from "../../src/core/seen-peers.ts";
 import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { waitFor } from "../lab/wait.ts";
@@ -123,27 +125,62 @@ test("parseWgDump() reads interface and peers and keeps no private key", async (
 
 test("WgDumpReader reads the same however the dump is cut, and gives peers back that show as they did", async () => {
   const text = await fixture("wg-dump.txt");
-  const whole = parseWgDump(text);
+  const { dump: whole, read: before } = readDump(text);
+  expect(whole).toEqual(parseWgDump(text));
   for (let size = 1; size < 200; size += 7) {
-    const reader = new WgDumpReader(whole.peers);
-    for (let from = 0; from < text.length; from += size) reader.push(text.slice(from, from + size));
-    const again = reader.finish();
-    expect(again).toEqual(whole);
-    expect(again.peers).toBe(whole.peers);
+    const { dump, read } = readDump(text, before, size);
+    expect(new Map(dump.peers)).toEqual(new Map(whole.peers));
+    expect(dump.peers).toBe(before.peers);
+    expect(read).toEqual(before);
   }
-  const [first] = whole.peers.keys();
-  if (first === undefined) throw new Error("a peer in the recording");
-  const { peers } = parseAfter(text, new Map([...whole.peers].slice(1)));
-  expect(peers).toEqual(whole.peers);
-  for (const [key, peer] of peers) if (key !== first) expect(peer).toBe(whole.peers.get(key) as SeenPeer);
-  const changed = parseAfter(text.replaceAll("\t0\t", "\t77\t"), whole.peers);
-  expect(changed.peers).toEqual(parseWgDump(text.replaceAll("\t0\t", "\t77\t")).peers);
 });
 
-function parseAfter(text: string, known: ReadonlyMap<PublicKey, SeenPeer>): WgDump {
-  const reader = new WgDumpReader(known);
-  reader.push(text);
-  return reader.finish();
+const anyDump = fc.uniqueArray(
+  fc.record({
+    byte: fc.integer({ min: 2, max: 12 }),
+    prefixes: fc.subarray(["10.192.2.0/24", "10.192.3.0/24", "fd00:3::/64", "192.0.2.2/32"]),
+    received: fc.nat(1),
+  }),
+  { selector: ({ byte }) => byte },
+);
+
+test("WgDumpReader gives of one dump after the other what parseWgDump() gives, and knows who has a prefix", () => {
+  fc.assert(
+    fc.property(fc.array(anyDump, { minLength: 2, maxLength: 6 }), (dumps) => {
+      let before: ReadDump | undefined;
+      for (const each of dumps) {
+        // WireGuard itself gives a prefix to one peer.
+        const taken = new Set<string>();
+        const peers = each.map(({ byte, prefixes, received }) => {
+          const own = prefixes.filter((text) => !taken.has(text));
+          for (const prefix of own) taken.add(prefix);
+          const ips = own.length === 0 ? "(none)" : own.join(",");
+          return `${keyOf(byte)}\t(none)\t(none)\t${ips}\t0\t${received}\t0\toff`;
+        });
+        const text = `${["k\tp\t7838\toff", ...peers].join("\n")}\n`;
+        const { dump, read } = readDump(text, before);
+        expect(new Map(dump.peers)).toEqual(new Map(parseWgDump(text).peers));
+        for (const [key, peer] of before?.peers ?? []) {
+          if (before?.lines.get(key) === read.lines.get(key)) expect(dump.peers.get(key)).toBe(peer);
+        }
+        // A prefix that is given to another peer leaves the one that the index knows.
+        const change = { publicKey: keyOf(99), allowedIps: [...taken] };
+        const emptied = SeenPeers.of(dump.peers).fold([change]);
+        expect(
+          [...emptied].filter(([key, { allowedIps }]) => key !== keyOf(99) && allowedIps.length > 0),
+        ).toEqual([]);
+        before = read;
+      }
+    }),
+  );
+});
+
+function readDump(text: string, before?: ReadDump, size = text.length): { dump: WgDump; read: ReadDump } {
+  const reader = new WgDumpReader(before);
+  const bytes = Buffer.from(text);
+  for (let from = 0; from < bytes.length; from += size) reader.push(bytes.subarray(from, from + size));
+  const dump = reader.finish();
+  return { dump, read: reader.remember(SeenPeers.of(dump.peers).prepare()) };
 }
 
 test("parseWgDump() reads an interface that has no key yet", () => {
