@@ -201,6 +201,6 @@ test("an exec plugin, by what it writes and how it ends", async () => {
       const { expiresAt } = await runPlugin(plugin, options, new AbortController().signal);
       return { expires: expiresAt?.getTime() };
     },
-    10,
+    25,
   );
 });

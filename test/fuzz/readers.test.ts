@@ -23,7 +23,7 @@ import { redactKeys } from "../../src/host/command.ts";
 import { readKeyFile } from "../../src/host/key-file.ts";
 import { MeshFile } from "../../src/host/mesh-file.ts";
 import { hintOf } from "../../src/host/monitor.ts";
-import { hasListener, parseIpLinks, parseIpRoutes, parseWgDump } from "../../src/host/read.ts";
+import { hasListener, parseIpLinks, parseIpRoutes, parseWgDump, WgDumpReader } from "../../src/host/read.ts";
 import { StateFile } from "../../src/host/state-file.ts";
 import { createLog } from "../../src/log.ts";
 import { buildStatus, noCurator } from "../../src/status.ts";
@@ -122,6 +122,21 @@ describe("what programs print:", () => {
     });
   });
 
+  test("`wg show dump` in whatever pieces it comes, and whatever was known before", async () => {
+    const cuts = fc.array(fc.nat(300), { maxLength: 8 });
+    await holdToIt(fc.tuple(damagedText([dump]), damagedText([dump]), cuts), ([text, before, lengths]) => {
+      const known = outcomeOf(() => parseWgDump(before));
+      const read = outcomeOf(() => {
+        const reader = new WgDumpReader(typeof known === "string" ? new Map() : known.peers);
+        let from = 0;
+        for (const length of lengths) reader.push(text.slice(from, (from += length)));
+        reader.push(text.slice(from));
+        return reader.finish();
+      });
+      expect(read).toEqual(outcomeOf(() => parseWgDump(text)));
+    });
+  });
+
   test.each([
     {
       name: "links and addresses",
@@ -187,6 +202,15 @@ describe("what programs print:", () => {
     });
   });
 });
+
+/** What comes of reading, or why nothing does. */
+function outcomeOf<Value>(read: () => Value): Value | string {
+  try {
+    return read();
+  } catch (error) {
+    return messageOf(error);
+  }
+}
 
 function expectNoneOf(text: string): void {
   expect([secret.slice(0, 14), secret.slice(14, 28)].filter((piece) => text.includes(piece))).toEqual([]);
