@@ -174,7 +174,7 @@ export class WgDumpReader {
   /** Peers that the dump before did not show so, and the lines of them. */
   readonly #peers = new Map<PublicKey, SeenPeer>();
   readonly #lines = new Map<PublicKey, string>();
-  readonly #keys: PublicKey[] = [];
+  readonly #keys = new Set<PublicKey>();
   #link: Omit<WgDump, "peers"> | undefined;
   /** The beginning of a line whose end has not come yet. */
   #rest: Uint8Array = new Uint8Array();
@@ -213,9 +213,8 @@ export class WgDumpReader {
   #gone(): PublicKey[] {
     const { lines } = this.#before ?? {};
     if (lines === undefined) return [];
-    const there = new Set(this.#keys);
-    const known = this.#keys.length - [...this.#peers.keys()].filter((key) => !lines.has(key)).length;
-    return known === lines.size ? [] : [...lines.keys()].filter((key) => !there.has(key));
+    const known = this.#keys.size - [...this.#peers.keys()].filter((key) => !lines.has(key)).length;
+    return known === lines.size ? [] : [...lines.keys()].filter((key) => !this.#keys.has(key));
   }
 
   #read(line: string): void {
@@ -226,7 +225,8 @@ export class WgDumpReader {
       return;
     }
     const publicKey = line.slice(0, keyLength) as PublicKey;
-    this.#keys.push(publicKey);
+    if (this.#keys.has(publicKey)) throw unreadableDump(this.#line, "each peer once");
+    this.#keys.add(publicKey);
     if (this.#before?.lines.get(publicKey) === line) return;
     const fields = line.split("\t");
     if (fields.length !== 8 || fields[0] !== publicKey || !keyForm.test(publicKey)) {

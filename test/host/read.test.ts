@@ -195,6 +195,11 @@ test.each([
     text: `${keyOf(1)}\t${ownPublicKey}\t7838\toff\n${keyOf(2)}\t(none)\n`,
     line: 2,
   },
+  {
+    name: "a peer twice",
+    text: `${keyOf(1)}\t${ownPublicKey}\t7838\toff\n${`${keyOf(2)}\t(none)\t(none)\t(none)\t0\t0\t0\toff\n`.repeat(2)}`,
+    line: 3,
+  },
 ])("parseWgDump() refuses $name by its line number and shows none of it", ({ text, line }) => {
   let message = "";
   try {
