@@ -20,15 +20,17 @@ import {
   GetCurrentLeaderResponse,
   UpdateNodeClusterNetworkingRequest,
   UpdateNodeStatusRequest,
+  WatchRequest,
 } from "../../src/gen/curator.ts";
 import type { PrivateServer } from "../../src/host/private-socket.ts";
 import { buildStatus, noCurator } from "../../src/status.ts";
 import { fetchStatus } from "../../src/status-socket.ts";
 import { renderStatus } from "../../src/status-text.ts";
 import { keyOf, nodeId } from "../core/nodes.ts";
-import { startCluster, statusBytes, Stream, type TestCluster } from "../curator-server/cluster.ts";
+import { startCluster, statusBytes, type TestCluster } from "../curator-server/cluster.ts";
 import updates from "../fixtures/update-clusternet.json";
 import watchFixture from "../fixtures/watch.json";
+import { waitFor } from "../lab/wait.ts";
 import { damagedBytes, damagedJson, damagedText } from "./damage.ts";
 import { HostileGrpc, type HostileAnswer } from "./hostile-grpc.ts";
 import { httpAnswer, RawServer } from "../fakes/raw-server.ts";
@@ -211,12 +213,62 @@ describe("our Curator, called with anything at all:", () => {
       },
       3,
     );
-    const stream = new Stream(cluster.client("a"));
-    await stream.next();
-    stream.close();
     expect(await problemsOfPicture(cluster)).toEqual([]);
   });
+
+  test("Watch is served or refused in words, and lets go of all that were cancelled", async () => {
+    const samples = [undefined, "a", "b/c", "x".repeat(300)].map((nodeId) =>
+      WatchRequest.encode({
+        kind:
+          nodeId === undefined
+            ? { $case: "nodesInCluster", nodesInCluster: {} }
+            : { $case: "nodeInCluster", nodeInCluster: { nodeId } },
+      }).finish(),
+    );
+    // Those that are cancelled take their time to be gone.
+    const expected = new Set([3, 5, 7, 8, 12, 16]);
+    await holdToIt(
+      fc.tuple(callers, damagedBytes(samples)),
+      async ([caller, bytes]) => {
+        const refused = await watchRaw(client, caller, bytes);
+        if (refused === undefined) return;
+        if (refused.code === 13) expect(() => WatchRequest.decode(bytes)).toThrow();
+        else expect(expected).toContain(refused.code);
+        expectShowable(refused.details);
+      },
+      5,
+    );
+    const { fanOut } = cluster.server.registry;
+    await waitFor(() => fanOut.watchers === 0, "every cancelled watch to be let go");
+  });
 });
+
+/**
+ * Watch with these very bytes as request: the status that it is refused with, or undefined once the Curator has answered
+ * a later call and has not refused this one.
+ */
+async function watchRaw(
+  client: Client,
+  caller: string,
+  bytes: Uint8Array,
+): Promise<{ readonly code: number; readonly details: string } | undefined> {
+  const metadata = new Metadata();
+  metadata.set("clusternet-node-id", caller);
+  const stream = client.makeServerStreamRequest(
+    `/${CuratorDefinition.fullName}/${CuratorDefinition.methods.watch.name}`,
+    (request: Uint8Array) => Buffer.from(request),
+    (answer) => answer,
+    bytes,
+    metadata,
+  );
+  const { promise, resolve } = Promise.withResolvers<ServiceError | undefined>();
+  stream.on("error", resolve);
+  stream.on("data", () => resolve(undefined));
+  const later = callRaw(client, CuratorDefinition.methods.updateNodeStatus.name, "a", new Uint8Array());
+  const refused = await Promise.race([promise, later.then(() => undefined)]);
+  stream.cancel();
+  return refused;
+}
 
 /** What an agent would have to report of all that this Curator holds. */
 async function problemsOfPicture(cluster: TestCluster): Promise<readonly string[]> {
