@@ -199,14 +199,15 @@ test("no key is in any log, answer, argument, environment or file that others ma
     trust,
     pod: podOf(1),
     path: programs.path,
-    flags: ["--log-format", "json", "--kubeconfig", await kubeconfigWith(token), "--kubernetes-node", "n1"],
   };
+  const json = ["--log-format", "json"];
+  const kubernetes = ["--kubeconfig", await kubeconfigWith(token), "--kubernetes-node", "n1"];
   const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
   await curator.call.put(paper.bytes);
   await curator.call.refuseWatches({ code: 2, message: "nonsense\u001b[2J" });
   const texts: Texts = new Map();
 
-  const agent = await Agent.start(machine, options);
+  const agent = await Agent.start(machine, { ...options, flags: [...json, ...kubernetes] });
   const has = async (...kinds: readonly string[]): Promise<unknown> =>
     await agent.status(
       ({ problems }) => kinds.every((kind) => problems.some((each) => each.kind === kind)),
@@ -238,7 +239,7 @@ test("no key is in any log, answer, argument, environment or file that others ma
   await call("status", "--json", ...at);
   await call("pubkey", ...at);
   await call("down", ...at);
-  const dry = Agent.spawn(machine, { ...options, flags: [...(options.flags ?? []), "--once", "--dry-run"] });
+  const dry = Agent.spawn(machine, { ...options, flags: [...json, "--once", "--dry-run"] });
   await dry.process.exited;
   expect(dry.process.stdout).toContain("PrivateKey");
   texts.set("dry run", dry.process.stdout + dry.process.stderr);
@@ -263,7 +264,7 @@ test("no key is in any log, answer, argument, environment or file that others ma
   for (const line of agent.process.stderr.trimEnd().split("\n")) JSON.parse(line);
 
   const fails = async (what: string): Promise<void> => {
-    const failed = Agent.spawn(machine, { ...options, flags: [] });
+    const failed = Agent.spawn(machine, options);
     expect([what, (await failed.process.exited).code]).toEqual([what, 78]);
     texts.set(`log with ${what}`, failed.process.stderr + failed.process.stdout);
     await call("status", ...at);
