@@ -370,8 +370,9 @@ export class Pull {
     }
     const holds = result.complete && !result.problems.some(({ kind }) => blocking.has(kind));
     if (holds) {
-      this.#tellChanges({ peers: wanted.peers });
+      // Before its peers, of which a log that cannot keep up may lose some.
       if (!isHeld) this.#tellInStep(heard, wanted.peers.length);
+      this.#tellChanges({ peers: wanted.peers });
     }
     if (file !== "failed" && result.complete) {
       this.#retryAtMs = undefined;
