@@ -7,7 +7,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { Node, WatchEvent } from "../../src/gen/curator.ts";
 import { recordedBytes } from "../core/watch-fixture.ts";
-import type { Seen } from "../fakes/curator.ts";
+import { node, type Seen } from "../fakes/curator.ts";
 import type { Manner } from "../fakes/impostor.ts";
 import type { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, scriptedCurator } from "../lab/agent.ts";
@@ -188,27 +188,58 @@ const manners: readonly { readonly manner: Manner; readonly about: string; reado
   { manner: "http2-page", about: "HTTP status 200 with a page", told: "event-too-large" },
 ];
 
-test.concurrent("a Curator that answers Watch with any status, or with OK and nothing, is asked again and obeyed when it serves", async () => {
-  await using stage = await Stage.create(lab, { clockSpeed: 20 });
+test.concurrent("a Curator that answers with any status, or with OK and nothing, is asked again until it serves", async () => {
+  // The longest wait, of an announcement that is refused, is 0.3 s.
+  await using stage = await Stage.create(lab, { clockSpeed: 200 });
   const { call } = stage.curator;
   const b = await stage.peer("b", 2);
   await watching(stage, soonMs);
+  const refused = (code: number) => ({ code, message: "refused by test" });
+  /** Returns when two more have come. */
+  const twoMore = async (what: string, count: (seen: Seen) => number): Promise<void> => {
+    const before = count(await call.seen());
+    await waitFor(async () => count(await call.seen()) >= before + 2, {
+      limitMs: soonMs,
+      what,
+      detail: () => stage.agent.process.describe(),
+    });
+  };
+  const tell = /^(curator-unreachable|announce-refused) /;
+
   await unfelt(stage, b, `Watch answered with ${codes.length} status codes in turn`, async (fault) => {
     for (const code of codes) {
-      const { streams } = await call.seen();
-      await call.refuseWatches({ code, message: "refused by test" });
+      await call.refuseWatches(refused(code));
       if (code === codes[0]) await call.endStreams();
-      await waitFor(async () => (await call.seen()).streams.length >= streams.length + 2, {
-        limitMs: soonMs,
-        what: `two tries that are answered with ${code}`,
-        detail: () => stage.agent.process.describe(),
-      });
+      await twoMore(`tries that are answered with ${code}`, ({ streams }) => streams.length);
     }
-    await stage.problems((found) =>
-      found.some((each) => /^(curator-unreachable|announce-refused) /.test(each)),
-    );
+    await stage.problems((found) => found.some((each) => tell.test(each)));
     await fault.make(() => call.refuseWatches());
     await fault.heal(() => watching(stage, backoffMs));
+  });
+
+  const refusals = codes.filter((code) => code !== 0);
+  const name = `announcement answered with ${refusals.length} status codes in turn`;
+  await unfelt(stage, b, name, async (fault) => {
+    const { address } = stage.agent.machine;
+    const wanted = Node.decode((await call.current("a")) ?? expect.unreachable()).clusternet;
+    for (const code of refusals) {
+      await call.refuseAnnouncements(refused(code));
+      // The Curator has lost what this node announced.
+      if (code === refusals[0]) await call.put(node({ id: "a", address }));
+      await twoMore(`announcements that are answered with ${code}`, (seen) => seen.announcements.length);
+    }
+    await stage.problems((found) => found.some((each) => tell.test(each)));
+    await fault.make(() => call.refuseAnnouncements());
+    await fault.heal(async () => {
+      await waitFor(
+        async () => {
+          const shown = Node.decode((await call.current("a")) ?? expect.unreachable()).clusternet;
+          return Bun.deepEquals(shown, wanted);
+        },
+        { limitMs: backoffMs, what: "the whole announcement", detail: () => stage.agent.process.describe() },
+      );
+      await watching(stage, backoffMs);
+    });
   });
 }, 120_000);
 
