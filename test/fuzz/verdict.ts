@@ -19,7 +19,7 @@ const pieces = [secret.slice(0, 14), secret.slice(14, 28), secret.slice(28, 42)]
 const unsafe = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/;
 
 /** For a reading of some kilobytes, on a machine that does other things too. */
-const limitMs = 5_000;
+const limitMs = 8_000;
 
 /** How many inputs a reader gets; `cost` is that of one in comparison with parsing a line or two. */
 export function runsOf(cost: number): number {
