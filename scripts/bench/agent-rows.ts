@@ -139,34 +139,33 @@ async function timeDump({ machine, stamps }: StampedAgent): Promise<number> {
 /** Seconds between two comparisons of the quiet agent, so that seven times two of them fit; 30 in life. */
 const quietResyncSeconds = 3;
 
+/** So long after the start its garbage is collected, which is no part of a quiet minute. */
+const collectedMs = 20_000;
+
 /**
  * What a minute with two comparisons costs: processor time of the agent and its children over two comparisons, and
- * what it spends on itself in the rest of the minute, by an agent that compares nothing.
+ * what it spends on itself in the rest of the minute, by an agent beside it that compares nothing.
  */
 async function measureQuiet({ nodes, samples }: Sizes): Promise<Samples> {
   await using stage = await OwnStage.create(nodes);
   const quiet = await stage.spawnAgent(["--resync", String(quietResyncSeconds)]);
   await quiet.agent.process.waitForLine(inStep, { limitMs });
+  const still = await stage.spawnAgent(["--resync", "3600"], "b");
+  await still.agent.process.waitForLine(inStep, { limitMs });
+  await Bun.sleep(collectedMs);
   const windowSeconds = 2 * quietResyncSeconds;
-  // The start's garbage is collected first.
-  await Bun.sleep(windowSeconds * 1_000);
   const ours: number[] = [];
   const baseline: number[] = [];
+  const begunMs = performance.now();
+  const stillBeforeMs = await processorMs(still.agent.process.pid);
   for (let round = 0; round < samples; round++) {
     const before = await processorMs(quiet.agent.process.pid);
     await Bun.sleep(windowSeconds * 1_000);
     ours.push((await processorMs(quiet.agent.process.pid)) - before);
     baseline.push(2 * dumpProcessorMs(quiet));
   }
-  await quiet.agent.kill();
-  await quiet.machine.ip("link delete clusternet");
-  const still = await stage.spawnAgent();
-  await still.agent.process.waitForLine(inStep, { limitMs });
-  await Bun.sleep(windowSeconds * 1_000);
-  const idleBefore = await processorMs(still.agent.process.pid);
-  await Bun.sleep(2 * windowSeconds * 1_000);
-  const idleMs = (await processorMs(still.agent.process.pid)) - idleBefore;
-  const restMs = (idleMs / (2 * windowSeconds)) * (60 - windowSeconds);
+  const stillMs = (await processorMs(still.agent.process.pid)) - stillBeforeMs;
+  const restMs = (stillMs / (performance.now() - begunMs)) * (60 - windowSeconds) * 1_000;
   return {
     ours: ours.map((ms) => ms + restMs),
     baseline,

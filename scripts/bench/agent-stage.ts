@@ -22,7 +22,10 @@ export const limitMs = 60_000;
 /** The mesh is applied and whole; see pull.ts. */
 export const inStep = /In step with the Curator/;
 
-const flags = ["--pod-prefix", "10.223.255.192/26", "--log-level", "info"];
+/** Flags of every agent here; the pod prefix is one that no paper node has, and no other agent. */
+function flagsOf(nodeId: string): readonly string[] {
+  return ["--pod-prefix", `10.223.255.${(nodeId.charCodeAt(0) % 4) * 64}/26`, "--log-level", "info"];
+}
 
 /** An agent whose calls of `wg` are stamped. */
 export interface StampedAgent {
@@ -61,7 +64,7 @@ export class ScriptedStage implements AsyncDisposable, StampedAgent {
       curator: curator.address,
       directory: await lab.directory(),
       path: stamps.path,
-      flags: [...flags, "--resync", "3600"],
+      flags: [...flagsOf("a"), "--resync", "3600"],
     });
     stack.defer(() => agent.kill());
     await agent.process.waitForLine(inStep, { limitMs });
@@ -117,23 +120,24 @@ export class OwnStage implements AsyncDisposable {
     return new OwnStage({ nodes, curator, lab, trust }, stack.move());
   }
 
-  /** Starts agent "a" on a new machine, with a new key and no interface. `again` starts it after its end, with both. */
+  /** Starts an agent on a new machine, with a new key and no interface. `again` starts it after its end, with both. */
   async spawnAgent(
     more: readonly string[] = ["--resync", "3600"],
+    nodeId = "a",
   ): Promise<StampedAgent & { readonly again: () => Agent }> {
     const stamps = await WgStamps.create(await this.lab.directory());
     this.#stack.use(stamps);
     const directory = await this.lab.directory();
-    await this.#trust.ensure("a", join(directory, "a"));
-    const machine = await freshMachine(this.lab, "a");
+    await this.#trust.ensure(nodeId, join(directory, nodeId));
+    const machine = await freshMachine(this.lab, nodeId);
     const again = (): Agent => {
       const agent = Agent.spawn(machine, {
         curator: this.curator.address,
         directory,
-        nodeId: "a",
+        nodeId,
         trust: this.#trust,
         path: stamps.path,
-        flags: [...flags, "--report-status", "on", ...more],
+        flags: [...flagsOf(nodeId), "--report-status", "on", ...more],
       });
       this.#stack.defer(() => agent.kill());
       return agent;
