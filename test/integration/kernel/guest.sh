@@ -51,8 +51,9 @@ on() { ip netns exec "$@"; }
 # The same in the background, with the program itself as $!, not a subshell around it.
 spawn_on() { exec ip netns exec "$@"; }
 
-# agent NAME POD-NUMBER [FLAG...]: its process is in agents[NAME].
+# agent NAME POD-NUMBER [FLAG...]: its process is in agents[NAME]; it compares the host every $resync seconds.
 declare -A agents
+resync=10
 agent() {
   local name=$1 pod=$2 address
   shift 2
@@ -60,7 +61,7 @@ agent() {
   spawn_on "$name" "$program" run --insecure --insecure-anywhere --node-id "$name" --curator "$curator" \
     --data-dir "/data/$name" --external-address "$address" --report-status on \
     --cluster-net 10.192.0.0/11 --cluster-net fd10:c1::/32 \
-    --pod-prefix "10.192.$pod.0/24" --pod-prefix "fd10:c1:0:$pod::/64" --resync 10 "$@" >>"/tmp/$name.log" 2>&1 &
+    --pod-prefix "10.192.$pod.0/24" --pod-prefix "fd10:c1:0:$pod::/64" --resync "$resync" "$@" >>"/tmp/$name.log" 2>&1 &
   agents[$name]=$!
 }
 
@@ -138,6 +139,14 @@ ping_stop() {
   cat "$result"
   return "$status"
 }
+
+# fault NAME [SECONDS]: a row of the table of faults, with what the last ping_stop counted.
+fault() {
+  local counted
+  counted=$(sed -n 's/^\([0-9]*\) sent, \([0-9]*\) without .*, \([0-9]*\) late, slowest \([0-9.]*\) ms/\1 \2 \3 \4/p' "$result")
+  faults+=("$1|${counted:-0 0 0 0}|${2:--}")
+}
+faults=()
 
 # What there is on a machine besides the peers' traffic counters: for comparing before and after.
 inventory() {
@@ -243,9 +252,11 @@ adoption() {
   wait_for 60 sent_at_least 600 || return 1
   kill -KILL "${agents[a]}"
   wait_for 60 sent_at_least 1200 || return 1
+  # From here on nothing is put back but by the kernel's word.
+  resync=600
   agent a 1
   wait_for 60 sh -c "$program status --data-dir /data/a --json | grep -q '\"ready\": *true'" || return 1
-  ping_stop 3000 && [ "$(index_of a)" = "$index" ]
+  ping_stop 3000 && [ "$(index_of a)" = "$index" ] && fault "agent killed with SIGKILL"
 }
 check "adoption: SIGKILL and a new start lose 0 of at least 3,000 pings and keep the interface" adoption
 note <"$result"
@@ -266,6 +277,86 @@ check "a renamed interface has its name back" renamed
 
 set_down() { on a ip link set clusternet down && wait_for 30 repaired; }
 check "an interface that was set down is up, with its routes" set_down
+
+# All of machine a that is wanted, and what is beside it, in one text.
+# With bash: busybox' sh would run an `ip` of its own.
+whole() {
+  on a bash -c '
+    ip -o link show clusternet | cut -d" " -f2-
+    wg show clusternet public-key
+    wg show clusternet listen-port
+    wg show clusternet allowed-ips | tr "\t " "\n\n" | sort
+    wg show clusternet persistent-keepalive
+    ip -4 route show
+    ip -6 route show | grep -v "^fe80"
+    ip -o address show dev lo | tr -s " " | cut -d" " -f4 | sort'
+}
+
+is_whole() { [ "$(whole 2>/dev/null)" = "$wanted" ]; }
+
+endpoints() { on a wg show clusternet endpoints; }
+
+# drift NAME LIMIT COMMAND: it is made on machine a, and everything is as before within LIMIT seconds.
+drift() {
+  local started=$EPOCHREALTIME
+  on a bash -c "$3" || return 1
+  if ! wait_for "$2" is_whole; then
+    echo "drift: $1"
+    whole | diff <(echo "$wanted") -
+    return 1
+  fi
+  fault "drift: $1" "$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f", b - a }')"
+}
+
+# Emulation makes ten seconds of the two that the agent has.
+told=10
+
+harmless_drifts() {
+  local before
+  on a ip address add 203.0.113.7/32 dev lo && on a ip address add 10.192.1.77/32 dev lo &&
+    on a ip route add 198.51.101.0/24 dev eth0 proto 129 || return 1
+  wanted=$(whole) before=$(endpoints)
+  : >"$result"
+  ping_start a 10.192.2.1
+  drift "group changed" $told "ip link set clusternet group 3" &&
+    drift "MTU changed" $told "ip link set clusternet mtu 1300" &&
+    drift "MTU below 1280" $told "ip link set clusternet mtu 1200" &&
+    drift "IPv6 route removed" $told "ip -6 route del fd10:c1::/32 dev clusternet" &&
+    drift "source of the route removed" $told "ip route replace 10.192.0.0/11 dev clusternet proto 129" &&
+    drift "guards removed" $told "ip route del unreachable 10.192.0.0/11; ip -6 route del unreachable fd10:c1::/32" &&
+    drift "IPv6 loopback address removed" $told "ip address del fd10:c1:0:1::1/128 dev lo" || return 1
+  ping_stop 1000 && fault "all of these" && [ "$(endpoints)" = "$before" ]
+}
+check "drifts that no packet needs are put back by the kernel's word: 0 of at least 1,000 pings lost" harmless_drifts
+note <"$result"
+: >"$result"
+
+drifts() {
+  drift "IPv4 route removed" $told "ip route del 10.192.0.0/11 dev clusternet" &&
+    drift "IPv4 loopback address removed" $told "ip address del 10.192.1.1/32 dev lo" &&
+    drift "lo set down and up" $told "ip link set lo down; ip link set lo up" && answers a 10.192.2.1
+}
+check "drifts that break the way are put back by the kernel's word" drifts
+
+untold_drifts() {
+  local peer foreign
+  peer=$(key_of b) foreign=$(wg genkey | wg pubkey)
+  (umask 077 && wg genkey >/tmp/other.key)
+  kill -TERM "${agents[a]}"
+  wait "${agents[a]}"
+  resync=2
+  agent a 1
+  drift "port changed" 20 "wg set clusternet listen-port 7000" &&
+    drift "key changed" 20 "wg set clusternet private-key /tmp/other.key" &&
+    drift "allowed IPs of a peer edited" 20 "wg set clusternet peer $peer allowed-ips 10.192.2.0/25" &&
+    drift "keepalive of a peer edited" 20 "wg set clusternet peer $peer persistent-keepalive 5" &&
+    drift "peer removed" 20 "wg set clusternet peer $peer remove" &&
+    drift "foreign peer added, which takes an allowed IP" 20 "wg set clusternet peer $foreign allowed-ips 10.192.2.0/24" &&
+    wait_for 20 answers a 10.192.2.1 &&
+    on a ip address del 203.0.113.7/32 dev lo && on a ip address del 10.192.1.77/32 dev lo &&
+    on a ip route del 198.51.101.0/24 dev eth0 proto 129
+}
+check "drifts of which the kernel does not tell are put back by the next comparison" untold_drifts
 
 stays() {
   local key
@@ -293,4 +384,5 @@ port_taken() {
 check "a taken port is named, and the mesh comes up as soon as it is free" port_taken
 
 kill "${agents[a]}" "${agents[b]}" "$curator_process"
+for row in "${faults[@]}"; do echo "# fault $row"; done
 check "the guest ran to its end" true
