@@ -79,11 +79,24 @@ interface Drift {
   readonly opensAnotherWay?: true;
 }
 
-/** Endpoint and last handshake of a peer. */
-async function sessionOf({ agent }: Stage, { publicKey }: BarePeer): Promise<readonly unknown[]> {
+interface Session {
+  readonly endpoint: string | undefined;
+  readonly handshakeSeconds: number;
+}
+
+async function sessionOf({ agent }: Stage, { publicKey }: BarePeer): Promise<Session> {
   const peers = await agent.peers(() => true, soonMs);
   const peer = peers.find(([key]) => key === publicKey);
-  return [peer?.[2], peer?.[4]];
+  return { endpoint: peer?.[2], handshakeSeconds: Number(peer?.[4]) };
+}
+
+/** WireGuard itself makes a session anew at this age. */
+const renewalSeconds = 120;
+
+/** The session is the one of before, unless its time had come anyway. */
+function expectKept(before: Session, after: Session): void {
+  const renewed = after.handshakeSeconds - before.handshakeSeconds >= renewalSeconds;
+  expect(after).toEqual(renewed ? { ...before, handshakeSeconds: after.handshakeSeconds } : before);
 }
 
 /** There are many drifts, so that CI sends fewer pings after each. */
@@ -242,7 +255,7 @@ describe("what somebody changes is put back, and no more is touched (case 19):",
       );
       if (drift.opensAnotherWay !== true) expect(outcome.leaked).toEqual([]);
       expect(outcome.lost).toBeLessThanOrEqual(drift.mayLose ?? 0);
-      if (drift.endsSessions !== true) expect(await sessionOf(stage, kept)).toEqual(before);
+      if (drift.endsSessions !== true) expectKept(before, await sessionOf(stage, kept));
       await machine.reach(kept.target, { limitMs: soonMs });
       expect(await stage.problems((found) => found.length === 0)).toEqual([]);
     });

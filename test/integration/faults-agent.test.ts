@@ -156,7 +156,7 @@ describe("an agent", () => {
       });
       const { agent, source, sourceAt } = await stage.agent.status(
         (found) => found.agent.ready && found.problems.some(({ kind }) => kind === "curator-unreachable"),
-        soonMs,
+        2 * soonMs,
       );
       expect({ agent, source, sourceAt }).toMatchObject({
         agent: {
@@ -289,27 +289,27 @@ describe("an agent that is started with other settings", () => {
 describe("what is somebody else's", () => {
   test.each([
     {
-      name: "route for the cluster network",
+      name: "another program's route for the cluster network",
       kind: "route-foreign",
       put: ["route replace unreachable 10.192.0.0/11 proto static"],
       look: ["ip", "route", "show", "10.192.0.0/11"],
       take: ["route delete unreachable 10.192.0.0/11 proto static"],
     },
     {
-      name: "interface of our name",
+      name: "somebody else's interface of our name",
       kind: "interface-foreign",
       put: ["link delete clusternet", "link add clusternet type bridge"],
       look: ["ip", "-d", "link", "show", "clusternet"],
       take: ["link delete clusternet"],
     },
   ])(
-    "a $name that comes is left alone and reported; when it goes all is as before",
+    "$name comes: it is left alone and reported, and when it goes all is as before",
     async ({ name, kind, put, look, take }) => {
       await using stage = await Stage.create(lab);
       const { machine } = stage.agent;
       const b = await stage.peer("b", 2);
       const before = await surroundings(stage.agent);
-      const outcome = await underTraffic(stage, b, `foreign ${name}`, async (fault) => {
+      const outcome = await underTraffic(stage, b, name, async (fault) => {
         await machine.ip(...put);
         const foreign = await machine.exec(look);
         await stage.problems((found) => found.includes(`${kind} -`));
