@@ -68,14 +68,15 @@ export async function run(settings: RunSettings, context: CommandContext): Promi
     ...(pods.state === undefined ? {} : { podNetworkState: pods.state }),
     ...(keepaliveSeconds === undefined ? {} : { keepaliveSeconds }),
   });
+  // Whichever ends first, by its work or by a bug, ends the other: an agent must not live on half.
   const stop = new AbortController();
-  const sourceEnds = pods.run?.(AbortSignal.any([signal, stop.signal]));
-  try {
-    await runService(service, settings, context);
-  } finally {
-    stop.abort();
-    await sourceEnds;
-  }
+  const until = AbortSignal.any([signal, stop.signal]);
+  const loops = [runService(service, settings, { ...context, signal: until }), pods.run?.(until)];
+  const ends = await Promise.allSettled(
+    loops.filter((loop) => loop !== undefined).map((loop) => loop.finally(() => stop.abort())),
+  );
+  const failed = ends.find((end) => end.status === "rejected");
+  if (failed !== undefined) throw failed.reason;
   return exitStatus.ok;
 }
 
