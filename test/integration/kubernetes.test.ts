@@ -229,12 +229,13 @@ describe("a fake Kubernetes API", () => {
   let api: FakeKubeApi;
   let machine: Machine;
   let directory: string;
+  let socket: string;
   /** Where the door on the machine is. */
   const port = 6443;
   const cluster = { server: `https://127.0.0.1:${port}`, "tls-server-name": "localhost" };
   beforeAll(async () => {
     directory = await lab.directory();
-    const socket = join(directory, "api.sock");
+    socket = join(directory, "api.sock");
     api = await FakeKubeApi.start({ listen: socket });
     machine = await freshMachine(lab, "a");
     await openDoor(machine, socket, port);
@@ -317,7 +318,10 @@ describe("a fake Kubernetes API", () => {
     // A /run of its own, as in a container, with the account where Kubernetes puts it.
     const place = "/run/secrets/kubernetes.io/serviceaccount";
     const prepare = `mount -t tmpfs tmpfs /run && mkdir -p /run/wireguard ${place} && ln -s '${account}'/* ${place} && exec "$@"`;
-    const agent = await Agent.start(machine, {
+    // No other agent has left a wireguard-go there, whose socket would be out of sight.
+    const container = await freshMachine(lab, "pod");
+    await openDoor(container, socket, port);
+    const agent = await Agent.start(container, {
       ...(await optionsOf(["--kubeconfig", "in-cluster"])),
       wrapper: ["unshare", "-m", "--propagation", "private", "sh", "-c", prepare, "sh"],
       env: {
