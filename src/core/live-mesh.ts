@@ -143,39 +143,33 @@ export class LiveMesh {
     readonly disputed: Claim[];
   } {
     const reached = new Set(this.#unsettled);
-    // It has its own whatever others claim, and connects nobody with anybody.
-    reached.delete(this.#self);
     const alone: Claim[] = [];
     const disputed: Claim[] = [];
     /** Prefixes and keys that have been followed: 10,000 nodes may share one. */
     const followed = new Set<string>();
-    const met = new Set<NodeId>();
     // A set shows what is added to it while it is gone through.
     for (const nodeId of reached) {
       const claim = this.#claims.get(nodeId);
       if (claim === undefined) continue;
       let isAlone = claim.problemCount <= maxProblemsOfNode;
-      met.clear();
       const { publicKey, prefixes } = claim;
-      if (publicKey !== undefined) {
-        if (followed.has(publicKey)) isAlone = false;
-        else collectOwners(this.#keys.get(publicKey), met);
-        if (met.size > 1) followed.add(publicKey);
+      const sharers = publicKey === undefined ? undefined : this.#keys.get(publicKey);
+      if (publicKey !== undefined && sharers !== nodeId) {
+        isAlone = false;
+        if (!followed.has(publicKey)) collectOwners(sharers, reached);
+        followed.add(publicKey);
       }
       for (const prefix of prefixes) {
-        if (followed.has(prefix.text)) isAlone = false;
-        else this.#index.collectOwners(prefix, met);
-        if (met.size > 1) followed.add(prefix.text);
-      }
-      // The node itself is always among them when it claims anything.
-      if (met.size > 1) {
+        if (this.#index.findOther(nodeId, prefix) === undefined) continue;
         isAlone = false;
-        met.delete(this.#self);
-        for (const other of met) reached.add(other);
+        if (!followed.has(prefix.text)) this.#index.collectOwners(prefix, reached);
+        followed.add(prefix.text);
       }
       if (isAlone) alone.push(claim);
       else disputed.push(claim);
     }
+    // It claims nothing here, and connects nobody with anybody: it has its own whatever others claim.
+    reached.delete(this.#self);
     return { reached, alone, disputed };
   }
 

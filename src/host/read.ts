@@ -288,10 +288,13 @@ function unreadableDump(line: number, expected: string): ClusternetError {
 
 function parseAllowedIps(text: string): readonly string[] {
   if (text === "(none)" || text === "") return [];
-  return text
-    .split(",")
-    .map((each) => (each.includes(":") ? canonicalPrefix(each) : each))
-    .toSorted();
+  return (
+    text
+      .split(",")
+      .map((each) => (each.includes(":") ? canonicalPrefix(each) : each))
+      // Without a comparison to call, sorting a few takes ten times as long.
+      .toSorted((a, b) => (a < b ? -1 : a > b ? 1 : 0))
+  );
 }
 
 // The C library writes some IPv6 addresses with a dotted end where we do not.
