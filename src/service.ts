@@ -42,6 +42,7 @@ import type { Prefixes } from "./prefixes.ts";
 import { ProblemLog } from "./problem-log.ts";
 import { Pull, type PullState } from "./pull.ts";
 import { Push } from "./push.ts";
+import { collectGarbage, spareMemory } from "./spare-memory.ts";
 import { buildStatus, fromFileRemark, type Status } from "./status.ts";
 import { Tracker } from "./tracker.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
@@ -163,6 +164,7 @@ export class Service {
       this.#watchHost(session, until),
       this.#watchProblems(session, until),
       this.#learnCurators(session, until),
+      spareMemory({ state: session.pull.state, clock: this.#clock, collect: collectGarbage }, until),
       this.#rememberPodPrefixes(session, until),
     ].map(async (loop) => {
       try {

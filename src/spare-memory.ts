@@ -1,0 +1,47 @@
+/**
+ * Gives memory back that a large change of the mesh has left.
+ *
+ * A picture of 10,000 nodes makes some 60 MB of garbage on its way to the interface. The collector lets its heap grow for
+ * that, and an agent that rests afterwards gives it no reason to shrink: measured for minutes. So it is told once, when
+ * nothing has changed for a while; it takes about 50 ms then.
+ */
+import type { Clock, Watched } from "./async.ts";
+import type { Mesh } from "./core/mesh.ts";
+import { diffMeshes } from "./core/mesh-changes.ts";
+
+/** So many peers that came, went or changed leave something worth the while. */
+export const manyPeers = 1_000;
+/** Nothing has changed for this long. */
+export const restMs = 5_000;
+
+export interface SpareMemoryParts {
+  readonly state: Watched<{ readonly mesh: Mesh }>;
+  readonly clock: Clock;
+  /** Gives the memory back. */
+  readonly collect: () => void;
+}
+
+/** Until `signal` aborts. */
+export async function spareMemory(
+  { state, clock, collect }: SpareMemoryParts,
+  signal: AbortSignal,
+): Promise<void> {
+  let before: Mesh = { peers: [] };
+  let changed = 0;
+  for await (const { mesh } of state.watch(signal)) {
+    changed += diffMeshes(before, mesh).length;
+    before = mesh;
+    if (changed < manyPeers) continue;
+    await clock.sleep(restMs, signal);
+    // Whatever came meanwhile is looked at next.
+    if (signal.aborted || state.get().mesh.peers !== mesh.peers) continue;
+    collect();
+    changed = 0;
+  }
+}
+
+/** For the runtime that this program is compiled with. */
+export function collectGarbage(): void {
+  Bun.gc(true);
+  Bun.shrink();
+}
