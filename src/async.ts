@@ -12,6 +12,11 @@ export interface Clock {
   nowMs(): number;
   /** Time of day, for what people read. */
   wallTime(): Date;
+  /**
+   * By how many milliseconds somebody has set the time of day since this program started: forward is more than 0. Adjusted
+   * little by little it moves too, less than a second in half an hour.
+   */
+  timeSetMs(): number;
   /** Resolves after `ms`, or at once when `signal` aborts. Never rejects. */
   sleep(ms: number, signal: AbortSignal): Promise<void>;
   /** A number from 0 (inclusive) to 1 (exclusive), for jitter. */
@@ -21,6 +26,7 @@ export interface Clock {
 export const systemClock: Clock = {
   nowMs: () => performance.now(),
   wallTime: () => new Date(),
+  timeSetMs: () => Date.now() - performance.timeOrigin - performance.now(),
   sleep: (ms, signal) =>
     new Promise((resolve) => {
       if (signal.aborted) return resolve();
@@ -43,6 +49,7 @@ export function fasterClock(clock: Clock, times: number): Clock {
   return {
     nowMs: () => clock.nowMs() * times,
     wallTime: () => clock.wallTime(),
+    timeSetMs: () => clock.timeSetMs(),
     sleep: (ms, signal) => clock.sleep(ms / times, signal),
     random: () => clock.random(),
   };

@@ -44,6 +44,7 @@ import { Pull, type PullState } from "./pull.ts";
 import { Push } from "./push.ts";
 import { collectGarbage, spareMemory } from "./spare-memory.ts";
 import { buildStatus, fromFileRemark, type Status } from "./status.ts";
+import { watchTimeOfDay } from "./time-watch.ts";
 import { Tracker } from "./tracker.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 import { UnderlayFollower } from "./underlay.ts";
@@ -161,6 +162,7 @@ export class Service {
       followOwn(this.#ownSettings(session.key.publicKey), session.sources, session.own, until),
       session.underlay.run(until),
       session.housekeeping.run(until),
+      watchTimeOfDay({ clock: this.#clock, log: this.#log }, until),
       this.#watchHost(session, until),
       this.#watchProblems(session, until),
       this.#learnCurators(session, until),

@@ -619,7 +619,13 @@ const seenByFake = {
   received: 5,
 };
 
-const clock = { nowMs: () => 0, wallTime: () => now, sleep: async () => {}, random: () => 0 };
+const clock = {
+  nowMs: () => 0,
+  wallTime: () => now,
+  timeSetMs: () => 0,
+  sleep: async () => {},
+  random: () => 0,
+};
 const noPrograms = async (argv: readonly string[]): Promise<string> => {
   throw new CommandError(`Cannot run "${argv.join(" ")}": not found in PATH`, { argv });
 };

@@ -19,6 +19,7 @@ import {
   type Step,
   type WantedHost,
 } from "../core/host-plan.ts";
+import { HandshakeBook } from "../core/handshake-book.ts";
 import { announcedEndpoint } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Peer } from "../core/mesh.ts";
@@ -131,6 +132,7 @@ export class LinuxHost implements Host {
   #begunPeers: ReadonlySet<PublicKey> = new Set();
   /** Received bytes of each peer, since when they stand still, and when that was last looked at. */
   #received: ReadonlyMap<PublicKey, { bytes: number; sinceMs: number }> = new Map();
+  readonly #handshakes = new HandshakeBook();
   #readAtMs = 0;
 
   constructor(options: HostOptions) {
@@ -316,7 +318,13 @@ export class LinuxHost implements Host {
     this.#index = seen.interface?.index ?? this.#index;
     this.#implementation = seen.interface?.implementation ?? this.#implementation;
     this.#follow(seen, clock.nowMs());
-    return seen;
+    if (seen.interface === undefined) return seen;
+    const peers = this.#handshakes.tell(seen.interface.peers, {
+      nowMs: clock.nowMs(),
+      wallSeconds: clock.wallTime().getTime() / 1_000,
+      timeSetMs: clock.timeSetMs(),
+    });
+    return { ...seen, interface: { ...seen.interface, peers } };
   }
 
   /** Keeps the book of how long each peer's received bytes stand still. */

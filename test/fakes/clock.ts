@@ -18,6 +18,7 @@ export class FakeClock implements Clock {
   /** What `random()` returns; set it to 0.999 for the longest waits, to 0 for none. */
   nextRandom = 0.5;
   #nowMs = 0;
+  #setMs = 0;
   readonly #startMs: number;
   readonly #sleepers = new Set<Sleeper>();
 
@@ -30,7 +31,16 @@ export class FakeClock implements Clock {
   }
 
   wallTime(): Date {
-    return new Date(this.#startMs + this.#nowMs);
+    return new Date(this.#startMs + this.#nowMs + this.#setMs);
+  }
+
+  timeSetMs(): number {
+    return this.#setMs;
+  }
+
+  /** Sets the time of day forward or back, as an operator or NTP does; no time passes. */
+  setTimeOfDay(byMs: number): void {
+    this.#setMs += byMs;
   }
 
   random(): number {

@@ -469,6 +469,41 @@ describe("endpoints", () => {
     });
   });
 
+  test.each([
+    { name: "forward", byMs: 24 * 60 * 60_000 },
+    { name: "back", byMs: -24 * 60 * 60_000 },
+  ])("that roamed are set back neither sooner nor later when the clock is set $name", async ({ byMs }) => {
+    await withBench(async ({ fake, host, clock }) => {
+      const wanted = wantedHost({ peers: [peerOf(2)] });
+      await host.apply(wanted);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2)) ?? expect.unreachable();
+      peer.endpoint = roamed;
+      const shown: (string | undefined)[] = [];
+      const ages: number[] = [];
+      peer.handshake = Math.floor(clock.wallTime().getTime() / 1000);
+      for (const [bytes, seconds] of [
+        [1, 200],
+        [0, 74],
+        [0, 200],
+        [0, 2],
+      ] as const) {
+        peer.received += bytes;
+        host.invalidate();
+        await host.apply(wanted);
+        clock.setTimeOfDay(byMs);
+        await clock.advance(seconds * 1000);
+        host.invalidate();
+        await host.apply(wanted);
+        shown.push(endpointOf(fake));
+        const seen = (await host.read()).interface?.peers.get(publicKeyOf(2)) ?? expect.unreachable();
+        ages.push(Math.round(clock.wallTime().getTime() / 1000) - seen.latestHandshakeSeconds);
+      }
+      // The last bytes came before the first wait: 200 s and 274 s of silence are not enough.
+      expect(shown).toEqual([roamed, roamed, "192.0.2.2:7838", "192.0.2.2:7838"]);
+      expect(ages).toEqual([200, 274, 474, 476]);
+    });
+  });
+
   test("that roamed survive a restart when the last handshake is fresh, and no longer when it is old", async () => {
     await withBench(async ({ fake, clock, host, restarted }) => {
       await host.apply(two);

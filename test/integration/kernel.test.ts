@@ -25,6 +25,7 @@ const checks = [
   "removal: a removed node is no peer any more",
   "many nodes come, change and go: 0 of at least 2,000 pings to another node are lost",
   "adoption: SIGKILL and a new start lose 0 of at least 3,000 pings and keep the interface",
+  "a clock that is set forward and back by a day costs no ping, no session's age and no wait",
   "a deleted interface is back, whole",
   "a renamed interface has its name back",
   "an interface that was set down is up, with its routes",

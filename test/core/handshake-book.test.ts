@@ -1,0 +1,134 @@
+/** Handshakes by the time of day that is now, whatever was done to the clock since they were made. */
+import { expect, test } from "bun:test";
+import { HandshakeBook } from "../../src/core/handshake-book.ts";
+import type { SeenPeer } from "../../src/core/host-state.ts";
+import { publicKeyOf } from "../fakes/wanted.ts";
+
+const day = 24 * 60 * 60;
+
+/** One look, so many seconds after the start: handshakes as `wg` tells them, and by how much the clock has been set. */
+interface Look {
+  readonly at: number;
+  readonly set?: number;
+  readonly wg: readonly number[];
+}
+
+/** The start is at 1,000,000 s of a clock that nobody has set. */
+const start = 1_000_000;
+
+/** How old each handshake is told to be, at each look. */
+function ages(looks: readonly Look[]): readonly (readonly (number | "never")[])[] {
+  const book = new HandshakeBook();
+  return looks.map(({ at, set = 0, wg }) => {
+    const peers = wg.map((seconds, index): [ReturnType<typeof publicKeyOf>, SeenPeer] => [
+      publicKeyOf(index + 1),
+      {
+        allowedIps: [],
+        latestHandshakeSeconds: seconds,
+        receivedBytes: 0,
+        sentBytes: 0,
+        hasPresharedKey: false,
+      },
+    ]);
+    const wallSeconds = start + at + set;
+    const told = book.tell(new Map(peers), { nowMs: at * 1_000, wallSeconds, timeSetMs: set * 1_000 });
+    return [...told.values()].map(({ latestHandshakeSeconds: seconds }) =>
+      seconds === 0 ? "never" : wallSeconds - seconds,
+    );
+  });
+}
+
+test.each<{ name: string; looks: readonly Look[]; want: readonly (readonly (number | "never")[])[] }>([
+  {
+    name: "while nobody sets the clock",
+    looks: [
+      { at: 10, wg: [start, start + 5] },
+      { at: 70, wg: [start, start + 65] },
+    ],
+    want: [
+      [10, 5],
+      [70, 5],
+    ],
+  },
+  {
+    name: "when it is set forward by a day, and when it is as it was again",
+    looks: [
+      { at: 10, wg: [start] },
+      { at: 20, set: day, wg: [start] },
+      { at: 30, wg: [start] },
+    ],
+    want: [[10], [20], [30]],
+  },
+  {
+    name: "when it is set back by a day",
+    looks: [
+      { at: 10, wg: [start] },
+      { at: 20, set: -day, wg: [start] },
+    ],
+    want: [[10], [20]],
+  },
+  {
+    name: "of a new one that was made after the clock was set, beside an old one",
+    looks: [
+      { at: 10, wg: [start, start] },
+      { at: 20, set: day, wg: [start, start + day + 17] },
+      { at: 30, set: day, wg: [start, start + day + 17] },
+    ],
+    want: [
+      [10, 10],
+      [20, 3],
+      [30, 13],
+    ],
+  },
+  {
+    name: "of a new one that was made just before the clock was set forward",
+    looks: [
+      { at: 10, wg: [start] },
+      { at: 20, set: day, wg: [start + 14] },
+      { at: 30, set: day, wg: [start + 14] },
+    ],
+    want: [[10], [6], [16]],
+  },
+  {
+    name: "of a new one that was made just before the clock was set back",
+    looks: [
+      { at: 10, wg: [start] },
+      { at: 20, set: -day, wg: [start + 14] },
+    ],
+    want: [[10], [6]],
+  },
+  {
+    name: "of none",
+    looks: [
+      { at: 10, wg: [0] },
+      { at: 20, set: day, wg: [0] },
+    ],
+    want: [["never"], ["never"]],
+  },
+  {
+    name: "of a peer that was away meanwhile, as `wg` tells it",
+    looks: [
+      { at: 10, wg: [start] },
+      { at: 20, wg: [] },
+      { at: 30, set: day, wg: [start] },
+    ],
+    want: [[10], [], [day + 30]],
+  },
+])("HandshakeBook tells the right age $name", ({ looks, want }) => {
+  expect(ages(looks)).toEqual(want);
+});
+
+test("HandshakeBook gives the same map back while nobody sets the clock, and when it is only adjusted", () => {
+  const peer: SeenPeer = {
+    allowedIps: [],
+    latestHandshakeSeconds: start,
+    receivedBytes: 0,
+    sentBytes: 0,
+    hasPresharedKey: false,
+  };
+  const peers = new Map([[publicKeyOf(1), peer]]);
+  const book = new HandshakeBook();
+  for (const timeSetMs of [0, 0, 1_400]) {
+    expect(book.tell(peers, { nowMs: 0, wallSeconds: start + 9, timeSetMs })).toBe(peers);
+  }
+});
