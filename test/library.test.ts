@@ -1,5 +1,5 @@
 /**
- * The library as another project sees it: packed, installed, type-checked and run there; and the README's example.
+ * The library as another project sees it: packed, installed, type-checked and run there; and the README's examples.
  *
  * What the Go package documents of Prefixes is here sentence by sentence, in our words (of Service:
  * integration/library.test.ts); what the Go code was seen to give is in prefixes.test.ts.
@@ -58,7 +58,10 @@ describe("the package, outside of this project", () => {
   test("holds sources, types and documents, and nothing else", () => {
     const kinds = new Set(
       outside.packed.map((name) =>
-        name.replace(/^src\/.*\.ts$/, "src/*.ts").replace(/^dist\/lib\/.*\.d\.ts$/, "dist/lib/*.d.ts"),
+        name
+          .replace(/^src\/.*\.ts$/, "src/*.ts")
+          .replace(/^dist\/lib\/.*\.d\.ts$/, "dist/lib/*.d.ts")
+          .replace(/^docs\/[^/]+\.(?:md|svg)$/, "docs/*"),
       ),
     );
     expect([...kinds].toSorted()).toEqual([
@@ -68,7 +71,7 @@ describe("the package, outside of this project", () => {
       "LICENSE",
       "README.md",
       "dist/lib/*.d.ts",
-      "docs/contract.md",
+      "docs/*",
       "package.json",
       "src/*.ts",
     ]);
@@ -93,13 +96,16 @@ describe("the package, outside of this project", () => {
     });
   });
 
-  test.each(ways)("the README's example type-checks with moduleResolution %s", async (way) => {
+  test.each(ways)("the README's examples type-check with moduleResolution %s", async (way) => {
     const readme = await readFile(join(root, "README.md"), "utf8");
     const examples = [...readme.matchAll(/^```ts\n([^]*?)^```$/gm)].map(([, text = ""]) => text);
-    expect(examples).toHaveLength(1);
-    expect(examples[0]).toContain('from "clusternet"');
-    await outside.write("readme.ts", examples.join("\n"));
-    expect(await outside.typeCheck(way, "readme.ts")).toBe("");
+    expect(examples).toHaveLength(2);
+    const names = examples.map((_, index) => `readme-${index}.ts`);
+    for (const [index, example] of examples.entries()) {
+      expect(example).toContain('from "clusternet"');
+      await outside.write(`readme-${index}.ts`, example);
+    }
+    expect(await outside.typeCheck(way, ...names)).toBe("");
   });
 });
 
