@@ -6,6 +6,7 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { chmod, mkdir, readFile, writeFile } from "node:fs/promises";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import { FakeKubeApi } from "../fakes/kube-api.ts";
 import type { RemoteCurator } from "../fakes/remote-curator.ts";
@@ -286,10 +287,13 @@ describe("a fake Kubernetes API", () => {
   }, 90_000);
 
   test("credentials and rights that are missing are named, with the rule that gives them, and awaited", async () => {
-    api.put(nodeName, ["10.192.7.0/24"]);
+    // Without a name it is the host's.
+    const host = hostname().toLowerCase();
+    api.put(host, ["10.192.7.0/24"]);
     const token = join(directory, "token");
     await writeFile(token, "unknown");
-    const agent = await Agent.start(machine, await optionsOf(await flagsOf({ tokenFile: token })));
+    const [flag = "", path = ""] = await flagsOf({ tokenFile: token });
+    const agent = await Agent.start(machine, await optionsOf([flag, path]));
     try {
       await reports(
         agent,
@@ -298,7 +302,7 @@ describe("a fake Kubernetes API", () => {
       await writeFile(token, api.token("nobody"));
       await reports(
         agent,
-        /^source-failed: .*the right to list this Node is missing .*\(403\).*resourceNames: \["n1"\], verbs: \["list", "watch"\]/,
+        /^source-failed: .*the right to list this Node is missing .*\(403\).*resourceNames: \["[^"]+"\], verbs: \["list", "watch"\]/,
       );
       await writeFile(token, api.token("somebody"));
       await announces(agent, ["10.192.7.0/24"], ["10.192.7.1"]);
