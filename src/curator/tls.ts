@@ -108,11 +108,16 @@ export class NodeCredentials extends ChannelCredentials {
       { cert: own.certificate.toString(), key: revealKey(own.key) },
       AbortSignal.any([signal, AbortSignal.timeout(handshakeMs)]),
     );
-    const reason = refusalOf(secure, own.ca, this.#options);
-    if (reason === undefined) return secure;
-    secure.destroy();
-    this.refusal = new UntrustedError(reason);
-    throw this.refusal;
+    let judged = false;
+    try {
+      const reason = refusalOf(secure, own.ca, this.#options);
+      judged = reason === undefined;
+      if (reason === undefined) return secure;
+      this.refusal = new UntrustedError(reason);
+      throw this.refusal;
+    } finally {
+      if (!judged) secure.destroy();
+    }
   }
 }
 

@@ -51,7 +51,7 @@ export function judgeCertificates(sent: readonly X509Certificate[], { ca, now }:
 
 /** What keeps a certificate from being a cluster CA's; undefined when nothing does. */
 export function caProblem(ca: X509Certificate): string | undefined {
-  if (!ca.ca) return `it is the certificate of ${quote(ca.subject)}, which is no CA`;
+  if (!ca.ca) return `it is the certificate of ${quote(subjectOf(ca))}, which is no CA`;
   const type = keyType(ca);
   if (type !== "ed25519") return `its key is ${type}, expected Ed25519`;
   return isSignedBy(ca, ca) ? undefined : "it is not signed by itself, expected the CA at the root";
@@ -75,8 +75,17 @@ export function parseCertificate(text: string): X509Certificate {
   }
 }
 
+/** Its subject as the library writes it, a line a part; empty without one, where Bun gives nothing at all. */
+export function subjectOf({ subject }: Pick<X509Certificate, "subject">): string {
+  return (subject as string | undefined) ?? "";
+}
+
+function issuerOf({ issuer }: X509Certificate): string {
+  return (issuer as string | undefined) ?? "";
+}
+
 function isSignedBy(certificate: X509Certificate, ca: X509Certificate): boolean {
-  if (certificate.issuer !== ca.subject || keyType(ca) !== "ed25519") return false;
+  if (issuerOf(certificate) !== subjectOf(ca) || keyType(ca) !== "ed25519") return false;
   try {
     return certificate.verify(ca.publicKey);
   } catch {
@@ -99,17 +108,17 @@ function foreignReason(
   others: readonly X509Certificate[],
   ca: X509Certificate,
 ): string {
-  const expected = `expected the cluster CA ${quote(ca.subject)}`;
+  const expected = `expected the cluster CA ${quote(subjectOf(ca))}`;
   const below = others.find((each) => each.ca && isSignedBy(each, ca));
-  if (below !== undefined && own.issuer === below.subject) {
-    return `its certificate is signed by ${quote(below.subject)}, a CA below the cluster CA, ${expected} itself`;
+  if (below !== undefined && issuerOf(own) === subjectOf(below)) {
+    return `its certificate is signed by ${quote(subjectOf(below))}, a CA below the cluster CA, ${expected} itself`;
   }
-  if (own.issuer === ca.subject) {
+  if (issuerOf(own) === subjectOf(ca)) {
     return `its certificate is signed by another CA of the same name, ${expected} of ${ca.validFrom}`;
   }
-  if (own.issuer === own.subject)
-    return `its certificate is signed by itself (${quote(own.subject)}), ${expected}`;
-  return `its certificate is signed by another CA, ${quote(own.issuer)}, ${expected}`;
+  if (issuerOf(own) === subjectOf(own))
+    return `its certificate is signed by itself (${quote(subjectOf(own))}), ${expected}`;
+  return `its certificate is signed by another CA, ${quote(issuerOf(own))}, ${expected}`;
 }
 
 function timeReason(certificate: X509Certificate, now: Date): string | undefined {
@@ -138,11 +147,11 @@ function nodeIdOf(certificate: X509Certificate): NodeId | { readonly reason: str
     };
   }
   // Special characters come escaped or in quotes, so two names cannot look like one, nor one like two.
-  const commonName = /^CN=([^\n]*)$/.exec(certificate.subject)?.[1];
+  const commonName = /^CN=([^\n]*)$/.exec(subjectOf(certificate))?.[1];
   const nodeId = commonName === undefined ? undefined : asNodeId(commonName);
   if (nodeId === undefined) {
     return {
-      reason: `its certificate names ${quote(certificate.subject)}, expected a node ID as common name`,
+      reason: `its certificate names ${quote(subjectOf(certificate))}, expected a node ID as common name`,
     };
   }
   const names = certificate.subjectAltName ?? "";

@@ -46,6 +46,7 @@ export interface KeyedCertificate {
 
 /** What a certificate says. */
 export interface CertificateContent {
+  /** Empty: the certificate names nobody. */
   readonly commonName: string;
   /** The one DNS name; none when left out. */
   readonly dnsName?: string;
@@ -172,6 +173,7 @@ function keyIdentifier({ subjectPublicKey }: SubjectPublicKeyInfo): ArrayBuffer 
 }
 
 function nameOf(commonName: string): Name {
+  if (commonName === "") return new Name([]);
   // What ASN.1 calls a printable string, and Go writes as one: equal names are then equal bytes.
   const isPrintable = /^[A-Za-z0-9 '()+,\-./:=?]+$/.test(commonName);
   const value = new AttributeValue(

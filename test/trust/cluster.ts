@@ -86,6 +86,18 @@ export function impostors(ca: KeyedCertificate): readonly Impostor[] {
       reason: /^its certificate is signed by itself \("CN=curator"\), expected the cluster CA/,
     },
     {
+      name: "signed by itself, of nobody",
+      ...certificateOf("", ca, { selfSigned: true, dnsName: "curator" }),
+      kind: "stranger",
+      reason: /^its certificate is signed by itself \(""\), expected the cluster CA/,
+    },
+    {
+      name: "of ours, of nobody",
+      ...certificateOf("", ca, { dnsName: "curator" }),
+      kind: "no-node",
+      reason: /^its certificate names "", expected a node ID as common name$/,
+    },
+    {
       name: "of a CA below ours",
       ...makeNodeCertificate("curator", below, issued),
       sentAlong: [below.certificate],
