@@ -5,7 +5,7 @@
  * share the machine's processors with the Curator, so that the times are those of the whole; the Curator's own part
  * is its processor time, which is told beside.
  */
-import { type Crowd, twoCrowds, type Usage } from "./crowd.ts";
+import { type Crowd, tlsCrowds, twoCrowds, type TwoCrowds, type Usage } from "./crowd.ts";
 import type { Panel } from "./curves.ts";
 import { colors, type Result } from "./report.ts";
 import type { Sizes } from "./row.ts";
@@ -68,8 +68,17 @@ interface Point extends Result {
   readonly figure: string;
 }
 
-async function measureSize(nodes: number, samples: number): Promise<readonly Point[]> {
-  await using crowds = await twoCrowds(nodes, processes);
+/** What is compared, in words. */
+interface Names {
+  readonly ours: string;
+  readonly baseline: string;
+}
+
+async function measureCrowds(
+  crowds: TwoCrowds,
+  names: Names,
+  { nodes, samples }: Sizes,
+): Promise<readonly Point[]> {
   const sides = [
     { crowd: crowds.ours, side: emptySide() },
     { crowd: crowds.baseline, side: emptySide() },
@@ -98,8 +107,8 @@ async function measureSize(nodes: number, samples: number): Promise<readonly Poi
     figure: what,
     row: {
       name: "fan-out",
-      ours: `${nodes.toLocaleString("en")} nodes: ${what}`,
-      baseline: "ready-bytes.ts",
+      ours: `${nodes.toLocaleString("en")} nodes${names.ours}: ${what}`,
+      baseline: names.baseline,
       unit,
       aim: { kind: "none" },
     },
@@ -120,13 +129,18 @@ async function measureSize(nodes: number, samples: number): Promise<readonly Poi
   ];
 }
 
-/** Results for a hundredth of the nodes of the large mesh, a tenth, and half. */
+/** Results for a hundredth of the nodes of the large mesh, a tenth, and half; and what TLS adds to the tenth. */
 export async function measureFanOut({
   nodes,
   samples,
 }: Sizes): Promise<{ readonly results: readonly Result[]; readonly panels: readonly Panel[] }> {
   const points: Point[] = [];
-  for (const part of [100, 10, 2]) points.push(...(await measureSize(Math.ceil(nodes / part), samples)));
+  for (const part of [100, 10, 2]) {
+    const size = Math.ceil(nodes / part);
+    await using crowds = await twoCrowds(size, processes);
+    const names = { ours: "", baseline: "ready-bytes.ts" };
+    points.push(...(await measureCrowds(crowds, names, { nodes: size, samples })));
+  }
   const panels = Object.entries(Object.groupBy(points, ({ figure }) => figure)).map(
     ([title, all = []]): Panel => ({
       title,
@@ -138,6 +152,10 @@ export async function measureFanOut({
       })),
     }),
   );
+  const size = Math.ceil(nodes / 10);
+  await using crowds = await tlsCrowds(size, processes);
+  const names = { ours: " by TLS", baseline: "the same in plain text" };
+  const byTls = await measureCrowds(crowds, names, { nodes: size, samples });
   // What is sent is the same on both sides, and grows as the square of the nodes.
-  return { results: points, panels: panels.filter(({ title }) => !title.includes("sent by")) };
+  return { results: [...points, ...byTls], panels: panels.filter(({ title }) => !title.includes("sent by")) };
 }

@@ -1,14 +1,28 @@
 /**
  * Many watchers that are no agents, each on a connection of its own: the load for a Curator.
  *
- *     bun scripts/bench/watchers.ts CURATOR-HOST:PORT
+ *     bun scripts/bench/watchers.ts CURATOR-HOST:PORT PART [CREDENTIALS]
+ *
+ * The watchers are nodes `part-PART-0`, `part-PART-1` and so on, with as many streams each as our Curator allows. With
+ * TLS their credentials lie in folders of these names.
  *
  * Takes commands on standard input and answers with JSON lines (`WatchersReport`): `open N` watches all nodes N times and
  * reports when the last has the whole backlog, and later when the last has each change; `change` has node-00001 report
  * its status, which is an event for everybody; `close` lets all watchers go. Messages are counted and not decoded. A
  * stream that fails is opened again after a second, as an agent would.
  */
-import { Client, credentials, Metadata, status, type ClientReadableStream } from "@grpc/grpc-js";
+import {
+  type ChannelCredentials,
+  Client,
+  credentials,
+  Metadata,
+  status,
+  type ClientReadableStream,
+} from "@grpc/grpc-js";
+import { join } from "node:path";
+import { asNodeId } from "../../src/core/node.ts";
+import { NodeCredentials } from "../../src/curator/tls.ts";
+import { maxWatchesOfCaller } from "../../src/curator-server/service.ts";
 import { NodeStatus } from "../../src/gen/common.ts";
 import {
   CuratorDefinition,
@@ -17,6 +31,7 @@ import {
   WatchEvent_Progress,
   WatchRequest,
 } from "../../src/gen/curator.ts";
+import { credentialNames } from "../../src/trust/credential-files.ts";
 import { monotonicMs } from "../../test/lab/monotonic.ts";
 
 /** What is reported; times by `monotonicMs`. */
@@ -36,6 +51,14 @@ export type WatchersReport =
   /** A change was asked for and is answered. */
   | { readonly kind: "changed"; readonly sentAtMs: number; readonly answeredAtMs: number }
   | { readonly kind: "closed" };
+
+/** Reports its status whenever a change is wanted. */
+export const changingNode = "node-00001";
+
+/** A node that opens streams. */
+export function partNode(part: string, number: number): string {
+  return `part-${part}-${number}`;
+}
 
 const retryMs = 1_000;
 const connectLimitMs = 120_000;
@@ -60,16 +83,37 @@ function metadataOf(id: string): Metadata {
   return metadata;
 }
 
-function connect(address: string): Client {
-  return new Client(address, credentials.createInsecure(), {
+/** Where the Curator is, and how these nodes show who they are. */
+interface Target {
+  readonly address: string;
+  /** Directory of credentials; without TLS none. */
+  readonly trust: string | undefined;
+  /** Which part of all watchers this process has. */
+  readonly part: string;
+}
+
+function connect({ address, trust }: Target, nodeId: string): Client {
+  return new Client(address, trust === undefined ? credentials.createInsecure() : secure(trust, nodeId), {
     // A connection each, not one for all of this process.
     "grpc.use_local_subchannel_pool": 1,
     "grpc.max_receive_message_length": -1,
   });
 }
 
+function secure(trust: string, nodeId: string): ChannelCredentials {
+  const self = asNodeId(nodeId);
+  if (self === undefined) throw new Error(`"${nodeId}" is no node ID`);
+  const path = (name: string): string => join(trust, nodeId, name);
+  const files = {
+    ca: path(credentialNames.ca),
+    cert: path(credentialNames.cert),
+    key: path(credentialNames.key),
+  };
+  return new NodeCredentials({ files, self, handshakeMs: connectLimitMs });
+}
+
 class Watchers {
-  readonly #address: string;
+  readonly #target: Target;
   readonly #wanted: number;
   readonly #clients: Client[] = [];
   readonly #calls: ClientReadableStream<Buffer>[] = [];
@@ -81,10 +125,12 @@ class Watchers {
   /** How many watchers have the first, second … change. */
   readonly #changes: number[] = [];
 
-  constructor(address: string, wanted: number) {
-    this.#address = address;
+  constructor(target: Target, wanted: number) {
+    this.#target = target;
     this.#wanted = wanted;
-    for (let number = 0; number < wanted; number++) this.#open(`watcher-${number}`);
+    for (let number = 0; number < wanted; number++) {
+      this.#open(partNode(target.part, Math.floor(number / maxWatchesOfCaller)));
+    }
   }
 
   close(): void {
@@ -94,7 +140,7 @@ class Watchers {
   }
 
   #open(id: string): void {
-    const client = connect(this.#address);
+    const client = connect(this.#target, id);
     this.#clients.push(client);
     client.waitForReady(Date.now() + connectLimitMs, (error) => {
       if (error !== undefined) return this.#retry(client, id);
@@ -147,7 +193,7 @@ class Watchers {
 }
 
 async function change(client: Client): Promise<void> {
-  const nodeId = "node-00001";
+  const nodeId = changingNode;
   const reported = NodeStatus.encode(NodeStatus.fromPartial({ externalAddress: "198.18.0.1" })).finish();
   const request = Buffer.from(UpdateNodeStatusRequest.encode({ nodeId, status: reported }).finish());
   const sentAtMs = monotonicMs();
@@ -160,12 +206,13 @@ async function change(client: Client): Promise<void> {
 }
 
 if (import.meta.main) {
-  const [address = ""] = process.argv.slice(2);
-  const changer = connect(address);
+  const [address = "", part = "", trust] = process.argv.slice(2);
+  const target: Target = { address, trust, part };
+  const changer = connect(target, changingNode);
   let watchers: Watchers | undefined;
   for await (const line of console) {
     const [command, count] = line.split(" ");
-    if (command === "open") watchers = new Watchers(address, Number(count));
+    if (command === "open") watchers = new Watchers(target, Number(count));
     else if (command === "change") await change(changer);
     else if (command === "close") {
       watchers?.close();
