@@ -3,8 +3,8 @@
  *
  * Reads `ip -o monitor` line by line and believes none of it; a line is only a reason to look. Lines about other
  * links and their routes, of which a node with pods has many, are left out, and hints are spaced, so that a host on which links come
- * and go all the time costs two readings a second at most. The program is started again when it ends; changes of
- * the time in between are found by the resync.
+ * and go all the time costs two readings a second at most. The program is started again when it ends; for what changed
+ * before it listened there is a hint a second after each start.
  */
 import { Backoff, type BackoffSchedule, type Clock } from "../async.ts";
 import { messageOf } from "../errors.ts";
@@ -15,6 +15,8 @@ import type { FollowCommand } from "./command.ts";
 const gatherMs = 50;
 /** Least time between two hints. */
 const spacingMs = 500;
+/** By then `ip monitor` listens, also on a busy machine: it takes some milliseconds. */
+const listenMs = 1_000;
 const restartBackoff: BackoffSchedule = { firstMs: 500, capMs: 30_000 };
 
 export interface MonitorOptions {
@@ -135,6 +137,12 @@ async function readMonitor(
   let told = false;
   while (!signal.aborted) {
     let reason = "it ended";
+    const ended = new AbortController();
+    const until = AbortSignal.any([signal, ended.signal]);
+    // It does not tell when it listens, and of what came before that it says nothing.
+    const listening = clock.sleep(listenMs, until).then(() => {
+      if (!until.aborted) bell.ring({ mesh: true, underlay: true });
+    });
     try {
       for await (const line of follow(["ip", "-o", "monitor", "link", "address", "route"], signal)) {
         backoff.reset();
@@ -144,11 +152,11 @@ async function readMonitor(
     } catch (error) {
       reason = messageOf(error);
     }
+    ended.abort();
+    await listening;
     if (signal.aborted) return;
     if (!told) log.warn("Changes made by others are noticed late: ip monitor is started again", { reason });
     told = true;
     await clock.sleep(backoff.next(), signal);
-    // Whatever happened meanwhile was not seen.
-    bell.ring({ mesh: true, underlay: true });
   }
 }
