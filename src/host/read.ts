@@ -158,6 +158,9 @@ export function parseWgDump(text: string): WgDump {
   return reader.finish();
 }
 
+/** A peer with 1,024 prefixes of IPv6, which is as many as one node may have, takes a fortieth of it. */
+const maxDumpLineBytes = 2 * 1024 * 1024;
+
 /** A dump that was read: what it is worth when the next one is. */
 export interface ReadDump {
   readonly peers: SeenPeers;
@@ -193,6 +196,7 @@ export class WgDumpReader {
       from = to + 1;
     }
     this.#rest = bytes.subarray(from);
+    if (this.#rest.length > maxDumpLineBytes) throw unreadableDump(this.#line + 1, "an end of the line");
   }
 
   finish(): WgDump {
