@@ -5,6 +5,7 @@
  * Level, not edge: a `Value` keeps only the newest state. A reader that was busy sees the newest when it
  * comes back and never a queue of old ones, so a slow reader costs no memory.
  */
+import { uptime } from "node:os";
 
 /** Where time comes from, so that tests can turn it by hand. `nowMs` is monotonic: a clock set back does not move it. */
 export interface Clock {
@@ -13,8 +14,9 @@ export interface Clock {
   /** Time of day, for what people read. */
   wallTime(): Date;
   /**
-   * By how many milliseconds somebody has set the time of day since this program started: forward is more than 0. Adjusted
-   * little by little it moves too, less than a second in half an hour.
+   * Milliseconds that the time of day is ahead of a clock which nobody sets and which goes on while the machine sleeps:
+   * what it grows by, to a second, somebody has set the time of day forward. Adjusted little by little it moves too,
+   * less than a second in half an hour.
    */
   timeSetMs(): number;
   /** Resolves after `ms`, or at once when `signal` aborts. Never rejects. */
@@ -26,7 +28,8 @@ export interface Clock {
 export const systemClock: Clock = {
   nowMs: () => performance.now(),
   wallTime: () => new Date(),
-  timeSetMs: () => Date.now() - performance.timeOrigin - performance.now(),
+  // Not by performance.now(), which stands still while the machine sleeps.
+  timeSetMs: () => Date.now() - uptime() * 1_000,
   sleep: (ms, signal) =>
     new Promise((resolve) => {
       if (signal.aborted) return resolve();
