@@ -204,12 +204,10 @@ function findDirectoryHolder(path: string): Holder | undefined {
  */
 function findLockHolder(path: string): Holder | undefined {
   const inode = statOf(path)?.ino;
-  const pids = readFileSync("/proc/locks", "utf8")
-    .split("\n")
-    .flatMap((line) => {
-      const [, pid, found] = /^\d+: FLOCK +\S+ +\S+ +(\d+) \S+:(\d+) /.exec(line) ?? [];
-      return pid !== undefined && pid !== "0" && found === String(inode) ? [pid] : [];
-    });
+  const pids = (whileThere(() => readFileSync("/proc/locks", "utf8")) ?? "").split("\n").flatMap((line) => {
+    const [, pid, found] = /^\d+: FLOCK +\S+ +\S+ +(\d+) \S+:(\d+) /.exec(line) ?? [];
+    return pid !== undefined && pid !== "0" && found === String(inode) ? [pid] : [];
+  });
   const [pid] = pids;
   return pid === undefined || pids.length > 1
     ? undefined
@@ -218,7 +216,7 @@ function findLockHolder(path: string): Holder | undefined {
 
 function findNameHolder(name: string): Holder | undefined {
   const end = ` @${lockName(name)}`;
-  const line = readFileSync("/proc/self/net/unix", "utf8")
+  const line = (whileThere(() => readFileSync("/proc/self/net/unix", "utf8")) ?? "")
     .split("\n")
     .find((each) => each.endsWith(end));
   if (line === undefined) return undefined;

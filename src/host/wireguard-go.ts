@@ -26,7 +26,7 @@ const tunPath = "/dev/net/tun";
 /**
  * The implementation with which an interface can be made. Throws ClusternetError (exit 69): a program is missing,
  * no CAP_NET_ADMIN, no kernel WireGuard, no wireguard-go, no /dev/net/tun. Throws CommandError of another exit when
- * that could not be found out, since \`ip\` fails or hangs: it may work the next time.
+ * that could not be found out, since `ip` fails or hangs: it may work the next time.
  */
 export async function chooseImplementation(options: ImplementationOptions): Promise<Implementation> {
   const { run, wireguard, find = findProgram, tunDevice = tunPath } = options;

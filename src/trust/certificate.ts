@@ -76,12 +76,14 @@ export function parseCertificate(text: string): X509Certificate {
 }
 
 /** Its subject as the library writes it, a line a part; empty without one, where Bun gives nothing at all. */
-export function subjectOf({ subject }: Pick<X509Certificate, "subject">): string {
-  return (subject as string | undefined) ?? "";
+export function subjectOf(certificate: X509Certificate): string {
+  const { subject }: { readonly subject?: string } = certificate;
+  return subject ?? "";
 }
 
-function issuerOf({ issuer }: X509Certificate): string {
-  return (issuer as string | undefined) ?? "";
+function issuerOf(certificate: X509Certificate): string {
+  const { issuer }: { readonly issuer?: string } = certificate;
+  return issuer ?? "";
 }
 
 function isSignedBy(certificate: X509Certificate, ca: X509Certificate): boolean {
