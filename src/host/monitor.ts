@@ -128,6 +128,11 @@ class HintBell {
   }
 }
 
+async function ringLater(bell: HintBell, clock: Clock, signal: AbortSignal): Promise<void> {
+  await clock.sleep(listenMs, signal);
+  if (!signal.aborted) bell.ring({ mesh: true, underlay: true });
+}
+
 async function readMonitor(
   { follow, log, clock, concern }: MonitorOptions,
   bell: HintBell,
@@ -140,9 +145,7 @@ async function readMonitor(
     const ended = new AbortController();
     const until = AbortSignal.any([signal, ended.signal]);
     // It does not tell when it listens, and of what came before that it says nothing.
-    const listening = clock.sleep(listenMs, until).then(() => {
-      if (!until.aborted) bell.ring({ mesh: true, underlay: true });
-    });
+    const listening = ringLater(bell, clock, until);
     try {
       for await (const line of follow(["ip", "-o", "monitor", "link", "address", "route"], signal)) {
         backoff.reset();
