@@ -59,6 +59,16 @@ interface Piece {
   readonly bytes: Uint8Array;
 }
 
+/** So many peers are cut into pieces of this size. */
+function sizeOfPieces(count: number): number {
+  return count <= 2 * peersOfPiece ? count : peersOfPiece;
+}
+
+/** What is left for the last of these pieces. */
+function lastPieceOf(count: number): number {
+  return count === 0 ? 0 : count % sizeOfPieces(count) || sizeOfPieces(count);
+}
+
 function encode(text: string): Uint8Array {
   return new TextEncoder().encode(text);
 }
@@ -101,13 +111,24 @@ export class WgConfigText {
       }
       at = to;
     }
+    // What is cut anew takes small neighbours along, or nodes that come one by one would leave as many pieces.
+    const before = kept.at(-1);
+    if (before !== undefined && before.count + end - begin <= peersOfPiece) {
+      begin -= before.count;
+      kept.pop();
+    }
+    const [behind] = keptBehind;
+    if (behind !== undefined && lastPieceOf(end - begin) + behind.count <= peersOfPiece) {
+      end += behind.count;
+      keptBehind.shift();
+    }
     this.#peers = peers;
     this.#pieces = [...kept, ...this.#cut(peers.slice(begin, end)), ...keptBehind];
     return [this.#head, ...this.#pieces.map(({ bytes }) => bytes)];
   }
 
   #cut(peers: readonly Peer[]): Piece[] {
-    const size = peers.length <= 2 * peersOfPiece ? peers.length : peersOfPiece;
+    const size = sizeOfPieces(peers.length);
     const pieces: Piece[] = [];
     for (let from = 0; from < peers.length; from += size) {
       const piece = peers.slice(from, from + size);

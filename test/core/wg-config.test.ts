@@ -134,6 +134,30 @@ test("WgConfigText gives what renderWgConfig() gives, of one mesh after the othe
   );
 });
 
+const byId = (a: Peer, b: Peer): number => (a.nodeId < b.nodeId ? -1 : 1);
+
+test.each([
+  { name: "in order of name", order: (count: number) => count },
+  { name: "against it", order: (count: number) => -count },
+  { name: "in no order", order: (count: number) => (count * 7_919) % 2_000 },
+])("WgConfigText keeps few pieces of peers that come one by one, and go so, $name", ({ order }) => {
+  const text = new WgConfigText({ listenPort: 7838 }, privateKey);
+  const all = Array.from({ length: 2_000 }, (_, at) =>
+    peer(`n-${10_000 + order(at)}`, at + 1, "192.0.2.2", []),
+  );
+  let peers: readonly Peer[] = [];
+  let most = 0;
+  for (const each of all) {
+    peers = [...peers, each].toSorted(byId);
+    most = Math.max(most, text.render({ peers }).length / (peers.length / 32 + 2));
+  }
+  for (const each of all.slice(100)) {
+    peers = peers.filter((other) => other !== each);
+    most = Math.max(most, text.render({ peers }).length / (peers.length / 32 + 2));
+  }
+  expect(most).toBeLessThan(1.1);
+});
+
 describe("parseWgConfig()", () => {
   test("gives the peers back as nodes", () => {
     const parsed = parseWgConfig(text);
