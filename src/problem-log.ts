@@ -43,6 +43,7 @@ export class ProblemLog {
   readonly #clock: Pick<Clock, "wallTime" | "nowMs">;
   readonly #entries = new Map<string, Entry>();
   readonly #keysOf = new Map<string, ReadonlySet<string>>();
+  readonly #listOf = new Map<string, readonly Problem[]>();
   /** By `budgetOf`, the oldest first. */
   readonly #budgets = new Map<string, Budget>();
 
@@ -51,8 +52,13 @@ export class ProblemLog {
     this.#clock = clock;
   }
 
-  /** From now on these are all the problems that `source` knows of. */
+  /** From now on these are all the problems that `source` knows of. The same array again is nothing new. */
   replace(source: string, problems: readonly Problem[]): void {
+    if (this.#listOf.get(source) === problems) {
+      this.#closeMinutes();
+      return;
+    }
+    this.#listOf.set(source, problems);
     const before = this.#keysOf.get(source) ?? new Set();
     const after = new Set<string>();
     const begun: Problem[] = [];

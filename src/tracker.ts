@@ -76,6 +76,14 @@ export class Tracker {
   /** Every node as it was judged, by the rules of then. */
   readonly #judged = new Map<NodeId, Node>();
   #judgedBy: ClaimRules | undefined;
+  #lastProblems:
+    | {
+        readonly ofMesh: readonly Problem[];
+        readonly ofEvents: ReadonlyMap<NodeId | "", readonly Problem[]>;
+        readonly said: string;
+        readonly all: readonly Problem[];
+      }
+    | undefined;
   /** As last built. */
   #mesh: Mesh = { peers: [] };
   #learned: readonly LearnedCurator[] = [];
@@ -209,14 +217,22 @@ export class Tracker {
     // While a backlog is coming the holders of before it count, so that its order decides nothing (C4.5).
     if (this.heardOut) this.#live.hold();
     this.#mesh = mesh;
-    const others = [...[...this.#eventProblems.values()].flat(), ...this.#pictureProblems()];
-    const built = {
-      mesh,
-      problems: others.length === 0 ? problems : [...problems, ...others],
-      exact: this.#complete,
-    };
+    const built = { mesh, problems: this.#allProblems(problems), exact: this.#complete };
     this.#built = { nodes: this.#nodes, rules, mesh: built };
     return built;
+  }
+
+  /** With what else is wrong; the same array as before while all of it is the same. */
+  #allProblems(ofMesh: readonly Problem[]): readonly Problem[] {
+    const ofEvents = this.#eventProblems;
+    const ofPicture = this.#pictureProblems();
+    const said = ofPicture.map(({ message }) => message).join(" ");
+    const last = this.#lastProblems;
+    if (last?.ofMesh === ofMesh && last.ofEvents === ofEvents && last.said === said) return last.all;
+    const others = [...[...ofEvents.values()].flat(), ...ofPicture];
+    const all = others.length === 0 ? ofMesh : [...ofMesh, ...others];
+    this.#lastProblems = { ofMesh, ofEvents, said, all };
+    return all;
   }
 
   /** Judges every node that may be otherwise than it was; all of them when the rules are. */
@@ -326,6 +342,9 @@ function foldProblems(
   { nodes, tombstones, problems, ended = [] }: DecodedEvent,
 ): ReadonlyMap<NodeId | "", readonly Problem[]> {
   if (known.size === 0 && problems.length === 0) return known;
+  const concerns = problems.length > 0 || ended.length > 0;
+  if (!concerns && !nodes.some(({ id }) => known.has(id)) && !tombstones.some((id) => known.has(id)))
+    return known;
   const next = new Map(known);
   for (const { id } of nodes) next.delete(id);
   for (const id of tombstones) next.delete(id);
