@@ -22,6 +22,12 @@ export const limitMs = 60_000;
 /** The mesh is applied and whole; see pull.ts. */
 export const inStep = /In step with the Curator/;
 
+/**
+ * Puts a pipe with a reader of its own behind the log: Bun gives a child a socket, which is full after 70 lines, and an
+ * agent leaves out lines that find no room while this process is kept from reading.
+ */
+const roomyLog = ["bash", "-c", 'exec "$@" 2> >(exec cat >&2)', "bash"];
+
 /** Flags of every agent here; the pod prefix is one that no paper node has, and no other agent. */
 function flagsOf(nodeId: string): readonly string[] {
   return ["--pod-prefix", `10.223.255.${(nodeId.charCodeAt(0) % 4) * 64}/26`, "--log-level", "info"];
@@ -64,6 +70,7 @@ export class ScriptedStage implements AsyncDisposable, StampedAgent {
       curator: curator.address,
       directory: await lab.directory(),
       path: stamps.path,
+      wrapper: roomyLog,
       flags: [...flagsOf("a"), "--resync", "3600"],
     });
     stack.defer(() => agent.kill());
@@ -137,6 +144,7 @@ export class OwnStage implements AsyncDisposable {
         nodeId,
         trust: this.#trust,
         path: stamps.path,
+        wrapper: roomyLog,
         flags: [...flagsOf(nodeId), "--report-status", "on", ...more],
       });
       this.#stack.defer(() => agent.kill());
