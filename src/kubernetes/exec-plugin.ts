@@ -4,14 +4,14 @@
  * As kubectl runs it: this program's environment and what the kubeconfig adds, its request in KUBERNETES_EXEC_INFO, its
  * answer on standard output. Unlike there nobody sits at a terminal, so it is told that it may not ask, and gets a time
  * limit. It runs in a process group of its own, of which nothing is left when it is late. What it gives is secret and in
- * no message; what it says on stderr is shown only without what could be a token.
+ * no message; what it says on stderr is shown only without what could be a secret.
  */
 import * as v from "valibot";
 import { aborted, type Clock } from "../async.ts";
 import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, SettingsError } from "../errors.ts";
-import { findProgram, redactKeys } from "../host/command.ts";
+import { findProgram } from "../host/command.ts";
 import { isToken, type ExecPlugin } from "./kubeconfig.ts";
 
 /** What a plugin gave. A client certificate and its key come together. */
@@ -55,7 +55,7 @@ export function findPlugin({ command, installHint }: ExecPlugin, path: string | 
   const found = findProgram(command, path);
   if (found !== undefined) return found;
   throw new SettingsError(`Cannot run exec plugin ${quote(command)} of the kubeconfig: no such program`, {
-    hint: installHint === undefined ? "Install it, or set PATH" : shownText(installHint),
+    hint: installHint === undefined ? "Install it, or set PATH" : inLine(installHint),
   });
 }
 
@@ -65,7 +65,7 @@ export async function runPlugin(
   { cluster, environment, clock, timeoutMs = pluginTimeoutMs }: PluginOptions,
   signal: AbortSignal,
 ): Promise<PluginCredentials> {
-  const hint = plugin.installHint === undefined ? {} : { hint: shownText(plugin.installHint) };
+  const hint = plugin.installHint === undefined ? {} : { hint: inLine(plugin.installHint) };
   const fail = (reason: string): ClusternetError =>
     new ClusternetError(`Cannot get credentials from exec plugin ${quote(plugin.command)}: ${reason}`, hint);
   const program = findPlugin(plugin, environment["PATH"]);
@@ -103,7 +103,7 @@ export async function runPlugin(
     if (outcome === undefined) throw fail(`still running after ${timeoutMs / 1000} s, so it was ended`);
     const [exitCode, stdout, stderr] = outcome;
     if (exitCode !== 0) {
-      const words = shownText(stderr.slice(-shownStderrCharacters));
+      const words = shownWords({ text: stderr, isCut: stderr.length >= maxAnswerBytes });
       throw fail(`exit code ${exitCode}${words === "" ? "" : `: ${words}`}`);
     }
     if (stdout.length >= maxAnswerBytes) throw fail(`it wrote more than ${maxAnswerBytes} bytes`);
@@ -152,10 +152,33 @@ function decodeAnswer(
   };
 }
 
-/** One line for people, without what could be a token, and safe for a terminal. */
-function shownText(text: string): string {
-  const line = redactKeys(text.replace(/[A-Za-z0-9_=-]{33,}/g, "[redacted]")).replace(/\s+/g, " ");
-  return escapeUnsafe(line.trim());
+/** One line, safe for a terminal. */
+function inLine(text: string): string {
+  return escapeUnsafe(text.replace(/\s+/g, " ").trim());
+}
+
+/** The end of what a plugin says, where the reason stands. Redacted before it is cut: half a token is none to look at. */
+function shownWords({ text, isCut }: { readonly text: string; readonly isCut: boolean }): string {
+  // Nothing tells what the rest of a word that was cut would have been.
+  const whole = isCut ? text.replace(/\S*$/, "") : text;
+  const line = redactSecrets(whole).replace(/\s+/g, " ").trim();
+  return escapeUnsafe(line.length > shownStderrCharacters ? `…${line.slice(-shownStderrCharacters)}` : line);
+}
+
+/** A path as people write them: what is no secret piece by piece is none as a whole. */
+const path = /^(?:\/[a-z0-9._-]{1,15})+\/?$/;
+
+/**
+ * Text with everything that could be a secret replaced: PEM blocks, words of 16 characters and more with a digit among
+ * them or a long run of what base64 is made of, bootstrap tokens. Words and paths stay, so that the reason can be read.
+ */
+function redactSecrets(text: string): string {
+  return text
+    .replace(/-----BEGIN[^]*?(?:-----END[^-]*-----|$)/g, "[redacted]")
+    .replace(/[^\s"'`(){}[\]<>,;:|]{16,}/g, (word) =>
+      path.test(word) || !/[0-9]|[A-Za-z0-9+/_=-]{33}/.test(word) ? word : "[redacted]",
+    )
+    .replace(/\b[a-z0-9]{6}\.[a-z0-9]{16}\b/g, "[redacted]");
 }
 
 /** Everything the plugin has started ends with it, and so its pipes do. */

@@ -116,6 +116,41 @@ ${answers({ token: "t" }, `${v1}beta1`)}`;
       script: `printf 'no\\033[2J session' >&2; exit 1`,
       want: "exit code 1: no\\u001b[2J session",
     },
+    {
+      name: "fails, and shows every kind of secret",
+      script: `cat >&2 <<'END'
+JWT eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U,
+AWS "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", /J7alrXUtnFEMI/K7MDENG/x+CYEXAMPLEKEY=
+bootstrap token: abcdef.0123456789abcdef, 'abcdef.abcdefghijklmnop'
+Azure tY8Q~abcdefghijk.lmnopqrs; session=9f86d081884c7d65
+-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEI
+abc=
+-----END PRIVATE KEY-----
+END
+exit 1`,
+      want: `exit code 1: JWT [redacted], AWS "[redacted]", [redacted] bootstrap token: [redacted], '[redacted]' Azure [redacted]; [redacted] [redacted]`,
+    },
+    {
+      name: "fails, and says a token just where what it says is cut",
+      script: `echo "token ${"tok".repeat(30)}: ${"word ".repeat(56)}" >&2; exit 1`,
+      want: `exit code 1: token [redacted]: ${"word ".repeat(56).trim()}`,
+    },
+    {
+      name: "fails, and says more than is shown",
+      script: `echo "token ${"tok".repeat(30)}: ${"word ".repeat(60)}" >&2; exit 1`,
+      want: `exit code 1: … ${"word ".repeat(60).trim()}`,
+    },
+    {
+      name: "fails, and says words, paths and addresses",
+      script: `echo "dial tcp 192.168.100.200:6443: /usr/local/share/k8s/v1.34/authenticator: AuthorizationException" >&2; exit 1`,
+      want: "exit code 1: dial tcp 192.168.100.200:6443: /usr/local/share/k8s/v1.34/authenticator: AuthorizationException",
+    },
+    {
+      name: "fails, and says more than anybody reads, in one word",
+      script: "echo no session >&2; head -c 3000000 /dev/zero | tr '\\0' x >&2; exit 1",
+      want: "exit code 1: no session",
+    },
     { name: "says nothing", script: "exit 0", want: "what it wrote is not JSON, expected an ExecCredential" },
     {
       name: "writes half of it",
@@ -177,6 +212,12 @@ ${answers({ token: "t" }, `${v1}beta1`)}`;
       78,
       "apt install it",
     ]);
+  });
+
+  test("says how to get it as its maker says, whatever is in that", async () => {
+    const installHint = "See https://docs.example/install-v1.2.3#kubectl-credentials";
+    const { hint } = await failure(() => withPlugin("exit 1", (run) => run({ plugin: { installHint } })));
+    expect(hint).toBe(installHint);
   });
 
   test.each([
