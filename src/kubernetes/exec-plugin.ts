@@ -3,9 +3,11 @@
  *
  * As kubectl runs it: this program's environment and what the kubeconfig adds, its request in KUBERNETES_EXEC_INFO, its
  * answer on standard output. Unlike there nobody sits at a terminal, so it is told that it may not ask, and gets a time
- * limit. It runs in a process group of its own, of which nothing is left when it is late. What it gives is secret and in
- * no message; what it says on stderr is shown only without what could be a secret.
+ * limit. It runs in a process group of its own, of which nothing is left when it is late; one that has ended well may
+ * leave something running, whose hold on its pipes is not waited for. What it gives is secret and in no message; what
+ * it says on stderr is shown only without what could be a secret.
  */
+import type { ReadableStreamDefaultReader } from "node:stream/web";
 import * as v from "valibot";
 import { aborted, type Clock } from "../async.ts";
 import { escapeUnsafe } from "../core/printable.ts";
@@ -35,8 +37,10 @@ export interface PluginOptions {
 
 /** A plugin may talk to a cloud, over a slow line; longer than this it hangs. */
 const pluginTimeoutMs = 30_000;
+/** What it has written is read within this time of its end, also when something that it has started holds its pipes. */
+const pipeGraceMs = 1_000;
 /** A token and a certificate chain have some ten thousand characters. */
-const maxAnswerBytes = 1024 * 1024;
+const maxAnswerCharacters = 1024 * 1024;
 const shownStderrCharacters = 300;
 
 const answerSchema = v.object({
@@ -88,7 +92,8 @@ export async function runPlugin(
   } catch (error) {
     throw fail(error instanceof Error ? error.message : String(error));
   }
-  const said = [readAtMost(child.stdout, maxAnswerBytes), readAtMost(child.stderr, maxAnswerBytes)] as const;
+  const stdout = new Reading(child.stdout);
+  const stderr = new Reading(child.stderr);
   const late = new AbortController();
   const done = new AbortController();
   const end = AbortSignal.any([signal, late.signal]);
@@ -97,20 +102,25 @@ export async function runPlugin(
   if (end.aborted) stop();
   void clock.sleep(timeoutMs, done.signal).then(() => (done.signal.aborted ? undefined : late.abort()));
   try {
-    // What the plugin has left running in a session of its own may hold its pipes open: not waited for either.
-    const outcome = await Promise.race([Promise.all([child.exited, ...said]), aborted(end)]);
+    const exitCode = await Promise.race([child.exited, aborted(end)]);
+    // From here on its process ID can be another's.
+    end.removeEventListener("abort", stop);
     if (signal.aborted) throw fail("it was ended, since this program stops");
-    if (outcome === undefined) throw fail(`still running after ${timeoutMs / 1000} s, so it was ended`);
-    const [exitCode, stdout, stderr] = outcome;
+    if (exitCode === undefined) throw fail(`still running after ${timeoutMs / 1000} s, so it was ended`);
+    await Promise.race([
+      Promise.all([stdout.ended, stderr.ended]),
+      clock.sleep(pipeGraceMs, AbortSignal.any([done.signal, signal])),
+    ]);
     if (exitCode !== 0) {
-      const words = shownWords({ text: stderr, isCut: stderr.length >= maxAnswerBytes });
+      const words = shownWords(stderr);
       throw fail(`exit code ${exitCode}${words === "" ? "" : `: ${words}`}`);
     }
-    if (stdout.length >= maxAnswerBytes) throw fail(`it wrote more than ${maxAnswerBytes} bytes`);
-    return decodeAnswer(stdout, plugin, fail);
+    if (stdout.isCut) throw fail(`it wrote more than ${maxAnswerCharacters} characters`);
+    return decodeAnswer(stdout.text, plugin, fail);
   } finally {
     done.abort();
-    end.removeEventListener("abort", stop);
+    stdout.close();
+    stderr.close();
   }
 }
 
@@ -158,7 +168,7 @@ function inLine(text: string): string {
 }
 
 /** The end of what a plugin says, where the reason stands. Redacted before it is cut: half a token is none to look at. */
-function shownWords({ text, isCut }: { readonly text: string; readonly isCut: boolean }): string {
+function shownWords({ text, isCut }: Pick<Reading, "text" | "isCut">): string {
   // Nothing tells what the rest of a word that was cut would have been.
   const whole = isCut ? text.replace(/\S*$/, "") : text;
   const line = redactSecrets(whole).replace(/\s+/g, " ").trim();
@@ -190,12 +200,42 @@ function endGroup(pid: number): void {
   }
 }
 
-/** The rest is read and forgotten, so that whoever writes too much is not kept waiting for ever. */
-async function readAtMost(stream: ReadableStream<Uint8Array>, maxBytes: number): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  for await (const piece of stream) {
-    if (text.length < maxBytes) text += decoder.decode(piece, { stream: true });
+/** What comes through a pipe. The rest is read and forgotten, so that whoever writes too much is not kept waiting. */
+class Reading {
+  /** Resolves when nobody holds the other end any more. */
+  readonly ended: Promise<void>;
+  readonly #reader: ReadableStreamDefaultReader<Uint8Array>;
+  #text = "";
+
+  constructor(stream: ReadableStream<Uint8Array>) {
+    this.#reader = stream.getReader();
+    this.ended = this.#read();
   }
-  return text;
+
+  /** What came so far, no longer than an answer may be. */
+  get text(): string {
+    return this.#text;
+  }
+
+  get isCut(): boolean {
+    return this.#text.length === maxAnswerCharacters;
+  }
+
+  /** Lets go of the pipe, also when something that lives on holds its other end. */
+  close(): void {
+    // A pipe that broke has let go of itself.
+    void this.#reader.cancel().catch(() => {});
+  }
+
+  async #read(): Promise<void> {
+    const decoder = new TextDecoder();
+    try {
+      for (let piece = await this.#reader.read(); !piece.done; piece = await this.#reader.read()) {
+        const room = maxAnswerCharacters - this.#text.length;
+        if (room > 0) this.#text += decoder.decode(piece.value, { stream: true }).slice(0, room);
+      }
+    } catch {
+      // A pipe that breaks has ended; what is missing of an answer is told by whoever reads that.
+    }
+  }
 }

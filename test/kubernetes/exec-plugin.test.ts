@@ -1,5 +1,6 @@
 /** Exec plugins of a kubeconfig, as small shell scripts: what they are told, what they may answer, what goes wrong. */
 import { describe, expect, test } from "bun:test";
+import { readdirSync } from "node:fs";
 import { chmod, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { systemClock } from "../../src/async.ts";
@@ -52,6 +53,10 @@ function answers(status: Readonly<Record<string, unknown>>, apiVersion = v1): st
 /** One that has ended and waits for somebody to take note of it is not running. */
 async function isRunning(pid: number): Promise<boolean> {
   return (await readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => "")) !== "";
+}
+
+function openDescriptors(): number {
+  return readdirSync("/proc/self/fd").length;
 }
 
 describe("runPlugin()", () => {
@@ -190,7 +195,7 @@ exit 1`,
     {
       name: "writes without end",
       script: "head -c 3000000 /dev/zero | tr '\\0' x",
-      want: "it wrote more than 1048576 bytes",
+      want: "it wrote more than 1048576 characters",
     },
   ])("refuses a plugin that $name", async ({ script, want }) => {
     await withPlugin(script, async (run, directory) => {
@@ -220,21 +225,39 @@ exit 1`,
     expect(hint).toBe(installHint);
   });
 
-  test.each([
-    { name: "hangs", script: "sleep 1000 & echo $! >$DIR/child; wait" },
-    { name: "has left something that holds its pipes", script: "setsid sleep 1 & echo $! >$DIR/child" },
-  ])("ends a plugin that $name after its time, with all that it has started", async ({ script }) => {
-    await withPlugin(script, async (run, directory) => {
+  test("ends a plugin that hangs after its time, with all that it has started", async () => {
+    await withPlugin("sleep 1000 & echo $! >$DIR/child; wait", async (run, directory) => {
       const { message } = await failure(() => run({ timeoutMs: 300 }));
       expect(message).toEndWith("still running after 0.3 s, so it was ended");
       const pid = Number(await readFile(join(directory, "child"), "utf8"));
-      // What has made a session of its own is out of reach, and ends by itself.
-      await waitFor(async () => !(await isRunning(pid)), {
-        limitMs: 10_000,
-        what: "the end of the plugin's child",
-      });
+      await waitFor(async () => !(await isRunning(pid)), "the end of the plugin's child");
     });
   });
+
+  test.each([
+    { name: "ended well", end: answers({ token: "t" }), want: "t" },
+    { name: "failed", end: "echo no session >&2; exit 1", want: "exit code 1: no session" },
+  ])(
+    "takes what a plugin says that $name and has left something that holds its pipes, and keeps none",
+    async ({ end, want }) => {
+      await withPlugin(`setsid sleep 1000 & echo $! >$DIR/child\n${end}`, async (run, directory) => {
+        const before = openDescriptors();
+        const child = async (): Promise<number> => Number(await readFile(join(directory, "child"), "utf8"));
+        try {
+          const said = await run({ timeoutMs: 4_000 }).then(
+            ({ token }) => token,
+            (error: Error) => error.message,
+          );
+          expect(said).toEndWith(want);
+          // It has its own life, as with kubectl.
+          expect(await isRunning(await child())).toBe(true);
+          await waitFor(() => openDescriptors() <= before, "the end of both pipes here");
+        } finally {
+          process.kill(await child(), "SIGKILL");
+        }
+      });
+    },
+  );
 
   test("ends the plugin when this program stops", async () => {
     await withPlugin("sleep 1000 & echo $! >$DIR/child; wait", async (run, directory) => {
