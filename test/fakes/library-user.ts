@@ -16,7 +16,33 @@ import {
   Prefixes,
   Service,
   Value,
+  type Watched,
 } from "../../src/index.ts";
+
+/** A watched value of somebody's own making: what is watched need not be a `Value`. */
+class Listened<T> implements Watched<T | undefined> {
+  readonly #events = new EventTarget();
+  #current: T | undefined;
+
+  get(): T | undefined {
+    return this.#current;
+  }
+
+  set(next: T | undefined): void {
+    this.#current = next;
+    this.#events.dispatchEvent(new Event("set"));
+  }
+
+  async *watch(signal: AbortSignal): AsyncIterable<T | undefined> {
+    while (!signal.aborted) {
+      const next = Promise.withResolvers<void>();
+      this.#events.addEventListener("set", () => next.resolve(), { once: true });
+      signal.addEventListener("abort", () => next.resolve(), { once: true });
+      yield this.#current;
+      await next.promise;
+    }
+  }
+}
 
 const { values } = parseArgs({
   options: {
@@ -29,7 +55,7 @@ const { values } = parseArgs({
 });
 const log = createLog({ format: "text", level: "debug" }, (line) => process.stderr.write(line));
 const podNetwork = new Value<Prefixes | undefined>(undefined);
-const network = new Value<NetworkStatus | undefined>(undefined);
+const network = new Listened<NetworkStatus>();
 const service = new Service({
   curator: createCurator({ addresses: [values.curator], nodeId: values["node-id"], insecure: true, log }),
   nodeId: values["node-id"],

@@ -5,6 +5,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, executable } from "../lab/agent.ts";
+import { Cluster } from "../lab/cluster.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
 import { freshMachine, soonMs } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
@@ -129,6 +130,36 @@ describe("pod prefixes", () => {
     expect(announcements.findLast(({ code }) => code === 0)?.prefixes).toEqual(wanted);
     const logged = agent.process.lines.filter(({ text }) => text.includes("announce-refused"));
     expect(logged).toHaveLength(2);
+  });
+
+  test("of which our Curator refuses one of a hundred are announced but for that one", async () => {
+    await using cluster = await Cluster.create(lab);
+    const directory = await lab.directory();
+    const start = async (nodeId: string, prefixes: readonly string[]): Promise<Agent> =>
+      await Agent.start(await freshMachine(lab, nodeId.slice(0, 4)), {
+        curator: cluster.address,
+        directory,
+        nodeId,
+        flags: ["--report-status", "on", ...prefixes.flatMap((prefix) => ["--pod-prefix", prefix])],
+      });
+    await using first = await start("first", ["10.193.77.128/25"]);
+    await first.status(({ node }) => node.announcedAt !== null, soonMs);
+    const hundred = Array.from({ length: 100 }, (_, at) => `10.193.${at}.0/24`);
+    await using second = await start("second", hundred);
+    const isRefusal = ({ kind }: { readonly kind: string }): boolean => kind === "announce-refused";
+    const { node, problems } = await second.status(({ problems }) => problems.some(isRefusal), soonMs);
+    expect(problems.filter(isRefusal).map(({ nodeId, message }) => [nodeId, message])).toEqual([
+      [
+        "second",
+        expect.stringMatching(
+          /^Cannot announce prefix 10\.193\.77\.0\/24: .* overlaps 10\.193\.77\.128\/25 of node "first"; .*clusternet node remove first/,
+        ),
+      ],
+    ]);
+    const rest = hundred.filter((prefix) => prefix !== "10.193.77.0/24");
+    expect(node.announced).toEqual([`${second.machine.address}/32`, ...rest]);
+    const held = (await cluster.nodeList()).find(({ id }) => id === "second");
+    expect(held?.prefixes.toSorted()).toEqual(node.announced.toSorted());
   });
 
   test("of one address, of two, and whose address is there already, give what is theirs to lo and take nothing else", async () => {

@@ -21,6 +21,7 @@ const crowdSize = process.env["CLUSTERNET_TEST_LONG"] === "1" ? 200 : 50;
 const checks = [
   "first apply: every node reaches every other in both families",
   "the interface is the kernel's, with group, MTU, port and routes",
+  "an address that no peer has is said to be unreachable at once",
   "change: a node's new prefixes replace the old ones at its peers, and nothing else moves",
   "removal: a removed node is no peer any more",
   "many nodes come, change and go: 0 of at least 2,000 pings to another node are lost",

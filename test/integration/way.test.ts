@@ -38,13 +38,17 @@ interface NodeOfMesh {
 /** `network`: it is behind NAT, in this network, and announces the address that it has there, which leads nowhere. */
 async function startNode(
   name: string,
-  options: Partial<AgentOptions> & { readonly outer?: 4 | 6; readonly network?: string } = {},
+  options: Partial<AgentOptions> & {
+    readonly outer?: 4 | 6;
+    readonly network?: string;
+    readonly host?: number;
+  } = {},
 ): Promise<NodeOfMesh> {
-  const { network, outer = 4, flags = [], ...rest } = options;
+  const { network, host = 2, outer = 4, flags = [], ...rest } = options;
   const pod = podOf(++lastNumber);
   const machine = await lab.machine(name, {
     pod,
-    ...(network === undefined ? {} : { address: `${network}.2` }),
+    ...(network === undefined ? {} : { address: `${network}.${host}` }),
   });
   if (network !== undefined) await machine.ip(`route add default via ${network}.1 dev ${underlayDevice}`);
   const agent = await Agent.start(machine, {
@@ -71,11 +75,13 @@ describe("nodes of both families", () => {
   let four: readonly [NodeOfMesh, NodeOfMesh];
   let six: readonly [NodeOfMesh, NodeOfMesh];
   beforeAll(async () => {
+    // What changes here is told by the kernel.
+    const flags = ["--resync", "600"];
     const [a, b, c, d] = await Promise.all([
-      startNode("a"),
-      startNode("b"),
-      startNode("c", { outer: 6 }),
-      startNode("d", { outer: 6 }),
+      startNode("a", { flags }),
+      startNode("b", { flags }),
+      startNode("c", { outer: 6, flags }),
+      startNode("d", { outer: 6, flags }),
     ]);
     four = [a, b];
     six = [c, d];
@@ -167,12 +173,14 @@ describe("a node behind NAT", () => {
       gateway("gate2", "198.51.100"),
     ]);
     const recorder = await lab.recorder();
-    const [open, quiet] = await Promise.all([
+    const [open, quiet, near] = await Promise.all([
       startNode("open", { path: recorder.path, flags: ["--resync", "1"] }),
       startNode("quiet", { network: "203.0.113" }),
+      startNode("near", { network: "203.0.113", host: 3 }),
     ]);
     await using _open = open.agent;
     await using _quiet = quiet.agent;
+    await using _near = near.agent;
     await open.agent.peers((peers) => peers.length >= 1, soonMs);
     // Nobody outside can speak first: the address that it announces is of another network.
     expect(await replies(open, quiet)).toBe(false);
@@ -208,10 +216,12 @@ describe("a node behind NAT", () => {
     expect(await endpointOf(open, kept)).toBe(endpoint);
     expect(await recorder.changes()).toEqual([]);
 
-    // Each only knows the other's hidden address.
+    // Each only knows the other's hidden address, which is of use in one and the same network.
     expect(await replies(quiet, kept)).toBe(false);
     expect(await replies(kept, quiet)).toBe(false);
     expect(await replies(quiet, open)).toBe(true);
+    await near.machine.pod.reach(quiet.pod4, { limitMs: soonMs });
+    expect(await endpointOf(near, quiet)).toBe("203.0.113.2:7838");
   });
 });
 

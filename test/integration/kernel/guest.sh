@@ -216,6 +216,18 @@ interface_is_right() {
 }
 check "the interface is the kernel's, with group, MTU, port and routes" interface_is_right
 
+# unreachable TARGET: whether the machine a is told at once, and not after a wait, that nobody has this address.
+unreachable() {
+  local before=${EPOCHREALTIME/[.,]/} took
+  on a ping -n -c 1 -W 10 "$1" >/tmp/unreachable 2>&1 && return 1
+  took=$((${EPOCHREALTIME/[.,]/} - before))
+  cat /tmp/unreachable
+  echo "after $((took / 1000)) ms"
+  grep -Eiq 'unreachable|Required key not available' /tmp/unreachable && [ "$took" -lt 3000000 ]
+}
+no_peer() { unreachable 10.192.77.1 && unreachable fd10:c1:0:77::1; }
+check "an address that no peer has is said to be unreachable at once" no_peer
+
 change() {
   local index b_allowed c_key
   index=$(index_of a) b_allowed=$(allowed a "$(key_of b)") c_key=$(key_of c)
