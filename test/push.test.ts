@@ -490,6 +490,26 @@ describe("Push, at a Curator that refuses all for one prefix,", () => {
     await run.end();
   });
 
+  test("makes eight tries for a change at most, and three each time that it tries again", async () => {
+    const run = began();
+    const many = Array.from({ length: 12 }, (_, at) => `fd10:c1:0:${at + 1}::/64`);
+    run.own.set(own(`10.192.1.0/24 ${many.join(" ")}`));
+    run.connect();
+    const bursts: number[] = [];
+    for (let second = 0, before = 0; second < 1_200; second++) {
+      await run.clock.advance(1_000);
+      const { tries } = run.curator;
+      if (tries > before) bursts.push(tries - before);
+      before = tries;
+    }
+    expect(bursts[0]).toBe(8);
+    expect(bursts.length).toBeGreaterThan(3);
+    for (const burst of bursts.slice(1)) expect(burst).toBeLessThanOrEqual(3);
+    expect(new Set(run.curator.announced)).toEqual(new Set([most]));
+    expect(reports(run)).toHaveLength(12);
+    await run.end();
+  });
+
   test("tries the one again at another Curator, and when something else changes", async () => {
     const run = began();
     run.connect();
