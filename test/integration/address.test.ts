@@ -146,7 +146,6 @@ describe("pod prefixes", () => {
     await first.status(({ node }) => node.announcedAt !== null, soonMs);
     const hundred = Array.from({ length: 100 }, (_, at) => `10.193.${at}.0/24`);
     await using second = await start("second", hundred);
-    const isRefusal = ({ kind }: { readonly kind: string }): boolean => kind === "announce-refused";
     const { node, problems } = await second.status(({ problems }) => problems.some(isRefusal), soonMs);
     expect(problems.filter(isRefusal).map(({ nodeId, message }) => [nodeId, message])).toEqual([
       [
@@ -229,3 +228,7 @@ describe("pod prefixes", () => {
     expect(await machine.exec(["ip", "-o", "address", "show", "dev", "cni0"])).toContain("10.192.8.1/24");
   });
 });
+
+function isRefusal({ kind }: { readonly kind: string }): boolean {
+  return kind === "announce-refused";
+}
