@@ -18,7 +18,7 @@ import { waitFor } from "../lab/wait.ts";
 const unimplemented = { code: 12, message: "not leader" };
 
 /** As long as memory may take to be given back after a flood. */
-const restOfMemory = (): Promise<void> => Bun.sleep(long ? 15_000 : 8_000);
+const restOfMemory = (): Promise<void> => Bun.sleep(long ? 15_000 : 6_000);
 
 let lab: Lab;
 beforeAll(async () => {

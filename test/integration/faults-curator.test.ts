@@ -7,7 +7,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { Node, WatchEvent } from "../../src/gen/curator.ts";
 import { recordedBytes } from "../core/watch-fixture.ts";
-import { node, type Seen } from "../fakes/curator.ts";
+import { node, type Refusal, type Seen } from "../fakes/curator.ts";
 import type { Manner } from "../fakes/impostor.ts";
 import type { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, scriptedCurator } from "../lab/agent.ts";
@@ -33,13 +33,15 @@ afterAll(() => lab.dispose());
 /** The interface as `wg` shows it, without what traffic changes: handshakes and counters. */
 async function interfaceOf(stage: Stage): Promise<readonly string[]> {
   const dump = await stage.agent.machine.exec(["wg", "show", "clusternet", "dump"]);
-  const lines = dump.split("\n").map((line) => {
-    const [key, secret, endpoint, allowedIps = "", ...rest] = line.split("\t");
+  const [own = "", ...peers] = dump.split("\n");
+  const [_privateKey, ...settings] = own.split("\t");
+  const lines = peers.map((line) => {
+    const [key, _presharedKey, endpoint, allowedIps = "", ...rest] = line.split("\t");
     const sorted = allowedIps.split(",").toSorted((a, b) => (a < b ? -1 : 1));
-    return [key, secret, endpoint, ...sorted, rest[3]].join(" ");
+    return [key, endpoint, ...sorted, rest[3]].join(" ");
   });
   // In an order of their own each time.
-  return lines.toSorted((a, b) => (a < b ? -1 : 1));
+  return [settings.join(" "), ...lines.toSorted((a, b) => (a < b ? -1 : 1))];
 }
 
 /** Makes the fault under traffic; the mesh must not feel it, and no command may be run. */
@@ -188,13 +190,16 @@ const manners: readonly { readonly manner: Manner; readonly about: string; reado
   { manner: "http2-page", about: "HTTP status 200 with a page", told: "event-too-large" },
 ];
 
+function refused(code: number): Refusal {
+  return { code, message: "refused by test" };
+}
+
 test.concurrent("a Curator that answers with any status, or with OK and nothing, is asked again until it serves", async () => {
   // The longest wait, of an announcement that is refused, is 0.3 s.
   await using stage = await Stage.create(lab, { clockSpeed: 200 });
   const { call } = stage.curator;
   const b = await stage.peer("b", 2);
   await watching(stage, soonMs);
-  const refused = (code: number) => ({ code, message: "refused by test" });
   /** Returns when two more have come. */
   const twoMore = async (what: string, count: (seen: Seen) => number): Promise<void> => {
     const before = count(await call.seen());
