@@ -6,6 +6,9 @@
  * on nobody else. So an index tells who is connected in this way with what changed, and only those are built anew; a
  * claim that meets nobody is a peer as it is. A peer and a list that did not change stay the same objects, so that
  * whoever works on a mesh can tell by that what to look at.
+ *
+ * Who holds all that he claims keeps it whatever others claim. So the search ends at him, or one node that claims all of
+ * ClusterNet in pieces would connect everybody with everybody: of those that he meets a few stand for all of them.
  */
 import { maxProblemsOfNode, type Claim } from "./claim.ts";
 import type { PublicKey } from "./key.ts";
@@ -22,11 +25,30 @@ import {
   type Peer,
 } from "./mesh.ts";
 import type { NodeId } from "./node.ts";
-import { collectOwners, PrefixIndex, withoutOwner, withOwner, type Owners } from "./prefix-index.ts";
+import {
+  collectOwners,
+  ownersOf,
+  PrefixIndex,
+  withoutOwner,
+  withOwner,
+  type Owners,
+} from "./prefix-index.ts";
 import type { Prefix } from "./prefix.ts";
 import type { Problem } from "./problem.ts";
 
 const noTexts: ReadonlySet<string> = new Set();
+
+/** Of so many claims at most it is counted one by one whom they meet; beyond that, all whom they meet are built anew. */
+const maxCounted = 64;
+
+interface Connected {
+  readonly reached: ReadonlySet<NodeId>;
+  /** Claims that meet nobody. */
+  readonly alone: readonly Claim[];
+  /** Claims that are to be decided together, and some of those who keep what they have in their way. */
+  readonly disputed: readonly Claim[];
+  readonly met: ReadonlyMap<NodeId, number>;
+}
 
 export class LiveMesh {
   readonly #self: NodeId;
@@ -37,6 +59,8 @@ export class LiveMesh {
   #ownPrefixes: readonly Prefix[] = [];
   /** Nodes about which it must be decided again. */
   readonly #unsettled = new Set<NodeId>();
+  /** Nodes that changed since the mesh was held, or have not all that they claim. All others keep what they have. */
+  readonly #contested = new Set<NodeId>();
   readonly #problems = new Map<NodeId, readonly Problem[]>();
   #built: BuiltMesh = { mesh: { peers: [] }, problems: [] };
   /** The mesh by which it is known who held what before; undefined: `#incumbents` says it. */
@@ -73,21 +97,30 @@ export class LiveMesh {
       this.#index.add({ owner: this.#self, prefix });
       this.#index.collectOwners(prefix, this.#unsettled);
     }
+    for (const nodeId of this.#unsettled) this.#contested.add(nodeId);
   }
 
   /** Whoever has something in the mesh as last settled keeps it from now on while he claims it (C4.5). */
   hold(): void {
-    this.#held = this.#built.mesh;
+    const { mesh } = this.#built;
+    this.#held = mesh;
+    for (const nodeId of this.#contested) {
+      const claim = this.#claims.get(nodeId);
+      if (claim === undefined || findPeer(mesh, nodeId)?.prefixes.length === claim.prefixes.length) {
+        this.#contested.delete(nodeId);
+      }
+    }
   }
 
   /** The mesh of all claims. The same object as before when nothing changed. */
   settle(): BuiltMesh {
     if (this.#unsettled.size === 0) return this.#built;
-    const { reached, alone, disputed } = this.#connected();
+    const { reached, alone, disputed, met } = this.#connected();
     const built = buildMesh({
       claims: disputed,
       ownPrefixes: this.#ownPrefixes,
       incumbents: this.#held === undefined ? this.#incumbents : heldAmong(disputed, this.#held),
+      met,
     });
     this.#unsettled.clear();
     const peers = new Map<NodeId, Peer>();
@@ -128,6 +161,7 @@ export class LiveMesh {
       if (publicKey !== undefined) this.#keys.set(publicKey, withOwner(this.#keys.get(publicKey), nodeId));
     }
     this.#unsettled.add(nodeId);
+    this.#contested.add(nodeId);
   }
 
   /** Takes a prefix from a node: for all that it met, things may be otherwise from now on. */
@@ -136,41 +170,92 @@ export class LiveMesh {
     this.#index.collectOwners(prefix, this.#unsettled);
   }
 
-  /** Everybody whose part may have changed: those not settled, and all that are connected with them by what they claim. */
-  #connected(): {
-    readonly reached: ReadonlySet<NodeId>;
-    readonly alone: Claim[];
-    readonly disputed: Claim[];
-  } {
-    const reached = new Set(this.#unsettled);
+  /**
+   * Everybody whose part may have changed: those not settled, and all that are connected with them by what they claim.
+   * Without `cut` the search goes on through who keeps all he has, which is cheaper when too much would be left out.
+   */
+  #connected(cut = true): Connected {
+    const isFixed = (nodeId: NodeId): boolean =>
+      cut && this.#held !== undefined && !this.#contested.has(nodeId);
+    const reached = new Set<NodeId>();
+    for (const nodeId of this.#unsettled) if (!isFixed(nodeId)) reached.add(nodeId);
+    const fixed = new Set<NodeId>();
     const alone: Claim[] = [];
     const disputed: Claim[] = [];
-    /** Prefixes and keys that have been followed: 10,000 nodes may share one. */
-    const followed = new Set<string>();
+    const uncounted: Claim[] = [];
+    /** Prefixes and keys that have been followed, for 10,000 nodes may share one, and whether somebody was left out. */
+    const followed = new Map<string, boolean>();
     // A set shows what is added to it while it is gone through.
     for (const nodeId of reached) {
       const claim = this.#claims.get(nodeId);
       if (claim === undefined) continue;
       let isAlone = claim.problemCount <= maxProblemsOfNode;
+      let isCounted = true;
       const { publicKey, prefixes } = claim;
       const sharers = publicKey === undefined ? undefined : this.#keys.get(publicKey);
       if (publicKey !== undefined && sharers !== nodeId) {
         isAlone = false;
-        if (!followed.has(publicKey)) collectOwners(sharers, reached);
-        followed.add(publicKey);
+        if (!followed.has(publicKey)) {
+          for (const other of ownersOf(sharers)) (isFixed(other) ? fixed : reached).add(other);
+        }
+        followed.set(publicKey, false);
       }
       for (const prefix of prefixes) {
         if (this.#index.findOther(nodeId, prefix) === undefined) continue;
         isAlone = false;
-        if (!followed.has(prefix.text)) this.#index.collectOwners(prefix, reached);
-        followed.add(prefix.text);
+        const leavesOut = followed.get(prefix.text) ?? this.#follow(prefix, isFixed, { reached, fixed });
+        followed.set(prefix.text, leavesOut);
+        isCounted &&= !leavesOut;
       }
       if (isAlone) alone.push(claim);
       else disputed.push(claim);
+      if (!isCounted) uncounted.push(claim);
     }
+    if (uncounted.length > maxCounted) return this.#connected(false);
     // It claims nothing here, and connects nobody with anybody: it has its own whatever others claim.
     reached.delete(this.#self);
-    return { reached, alone, disputed };
+    for (const nodeId of fixed) {
+      const claim = this.#claims.get(nodeId);
+      if (claim !== undefined) disputed.push(claim);
+    }
+    return {
+      reached,
+      alone,
+      disputed,
+      met: new Map(uncounted.map((each) => [each.nodeId, this.#countMet(each)])),
+    };
+  }
+
+  /**
+   * Adds everybody that a prefix meets. Of those inside it that are fixed the first one stands for all: the prefix cannot
+   * be had, and this is who has a part of it. True when others were left out for that.
+   */
+  #follow(
+    prefix: Prefix,
+    isFixed: (nodeId: NodeId) => boolean,
+    { reached, fixed }: { readonly reached: Set<NodeId>; readonly fixed: Set<NodeId> },
+  ): boolean {
+    let [isTaken, leavesOut] = [false, false];
+    this.#index.visitOwners(prefix, (owners, isInside) => {
+      for (const owner of ownersOf(owners)) {
+        if (owner === this.#self || !isFixed(owner)) reached.add(owner);
+        else if (isInside && isTaken) leavesOut = true;
+        else {
+          fixed.add(owner);
+          isTaken ||= isInside;
+        }
+      }
+    });
+    return leavesOut;
+  }
+
+  #countMet({ nodeId, publicKey, prefixes }: Claim): number {
+    const met = new Set<NodeId>();
+    if (publicKey !== undefined) collectOwners(this.#keys.get(publicKey), met);
+    for (const prefix of prefixes) this.#index.collectOwners(prefix, met);
+    met.delete(this.#self);
+    met.delete(nodeId);
+    return met.size;
   }
 
   #mergeProblems(reached: Iterable<NodeId>, found: readonly Problem[]): readonly Problem[] {

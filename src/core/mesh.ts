@@ -41,6 +41,8 @@ export interface MeshInput {
   /** What this node announces: nobody else gets any of it. */
   readonly ownPrefixes: readonly Prefix[];
   readonly incumbents: Incumbents;
+  /** How many other nodes a claim meets, of those that meet others than the claims given here. */
+  readonly met?: ReadonlyMap<NodeId, number>;
 }
 
 export interface BuiltMesh {
@@ -52,13 +54,15 @@ export interface BuiltMesh {
   readonly problems: readonly Problem[];
 }
 
-export function buildMesh({ claims, ownPrefixes, incumbents }: MeshInput): BuiltMesh {
+export function buildMesh({ claims, ownPrefixes, incumbents, met }: MeshInput): BuiltMesh {
   const overlaps = findOverlaps(
     claims.map(({ prefixes }) => prefixes),
     ownPrefixes,
   );
   const keyClaimants = groupByKey(claims);
-  const ranked = rankClaims(claims, countOthers(claims, overlaps, keyClaimants));
+  const counted = countOthers(claims, overlaps, keyClaimants);
+  const others = claims.map(({ nodeId }, index) => met?.get(nodeId) ?? counted[index] ?? 0);
+  const ranked = rankClaims(claims, others);
   const disputes = new Disputes(claims);
   const isPeer = settleKeys({ claims, ranked, keyClaimants, incumbents, disputes });
   settlePrefixes({ claims, ranked, places: overlaps.places, isPeer, incumbents, disputes });

@@ -39,10 +39,14 @@ export function withoutOwner(owners: Owners, owner: NodeId): Owners {
   return owners.size === 0 ? undefined : owners;
 }
 
+/** Every owner. */
+export function ownersOf(owners: Owners): Iterable<NodeId> {
+  return typeof owners === "string" ? [owners] : (owners ?? []);
+}
+
 /** Adds every owner to a set. */
 export function collectOwners(owners: Owners, into: Set<NodeId>): void {
-  if (typeof owners === "string") into.add(owners);
-  else for (const owner of owners ?? []) into.add(owner);
+  for (const owner of ownersOf(owners)) into.add(owner);
 }
 
 interface Branch {
@@ -85,6 +89,17 @@ export class PrefixIndex {
   collectOwners(prefix: Prefix, into: Set<NodeId>): void {
     this.#visit(prefix, ({ owners }) => {
       collectOwners(owners, into);
+      return true;
+    });
+  }
+
+  /**
+   * Shows the owners of every prefix that has an address in common with `prefix`: wider ones first, the widest of them
+   * before the others, then the prefix itself, then those inside it in their order.
+   */
+  visitOwners(prefix: Prefix, visit: (owners: Owners, isInside: boolean) => void): void {
+    this.#visit(prefix, ({ owners, bits }) => {
+      if (owners !== undefined) visit(owners, bits.length > prefix.length);
       return true;
     });
   }
