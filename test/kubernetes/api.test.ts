@@ -307,7 +307,7 @@ describe("listNode()", () => {
 });
 
 describe("watchNode()", () => {
-  const options = { timeoutSeconds: 90, silenceMs: 100_000, opened: () => {} };
+  const options = { timeoutSeconds: 90, silenceMs: 100_000 };
 
   async function watchOf(
     change: Partial<RequestContext> = {},
@@ -316,13 +316,15 @@ describe("watchNode()", () => {
     const context = await contextOf({ token: api.token("a") }, {}, change);
     const { resourceVersion } = await list(context);
     const events: WatchEvent[] = [];
-    const before = api.watching;
+    let isOpen = false;
+    const opened = (): void => void (isOpen = true);
     const ended = failure(async () => {
-      for await (const event of watchNode(context, { ...options, resourceVersion }, signal))
+      for await (const event of watchNode(context, { ...options, resourceVersion, opened }, signal))
         events.push(event);
       throw new Error("ended as agreed");
     });
-    await waitFor(() => api.watching > before, "a watch");
+    // That the server has it is not enough: until the answer is here another time limit holds.
+    await waitFor(() => isOpen, "a watch");
     return { events, ended };
   }
 
