@@ -10,7 +10,7 @@ import { parseWgConfig } from "../../src/core/wg-config.ts";
 import { compile } from "../../scripts/build.ts";
 import { node } from "../fakes/curator.ts";
 import { Agent, executable, podOf } from "../lab/agent.ts";
-import { breakages, BrokenPrograms } from "../lab/broken-programs.ts";
+import { breakages, BrokenPrograms, type Breakage } from "../lab/broken-programs.ts";
 import { newKey } from "../lab/bare-peer.ts";
 import { underTraffic, unharmed } from "../lab/fault.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
@@ -345,37 +345,12 @@ describe("what is somebody else's", () => {
 const files = ["private.key", "clusternet.conf", "clusternet.state"];
 
 describe("what an agent works with", () => {
-  test.each(["wg", "ip"].flatMap((program) => breakages.map((how) => ({ program, how }))))(
-    "is $program $how: reported and tried again, the status answers, and the mesh follows when it is mended",
-    async ({ program, how }) => {
-      const programs = await BrokenPrograms.create(await lab.directory());
-      await using stage = await Stage.create(lab, { agent: async () => ({ wrapper: programs.wrapper }) });
-      const { machine } = stage.agent;
-      const b = await stage.peer("b", 2);
-      const paper = paperNode("c", "198.51.100.1", ["10.192.3.0/24"]);
-      const outcome = await underTraffic(stage, b, `${program} ${how}`, async (fault) => {
-        await fault.make(async () => {
-          await programs.break(program, how);
-          await stage.curator.call.put(paper.bytes);
-        });
-        // A hanging one is ended after 10 s.
-        await stage.agent.process.waitForLine(/WARN .*problem=apply-failed/, { limitMs: 10_000 + soonMs });
-        const startedMs = performance.now();
-        const argv = [executable, "status", "--json", "--data-dir", stage.agent.dataDirectory];
-        const told = JSON.parse(await machine.exec(argv));
-        expect(performance.now() - startedMs).toBeLessThan(4_000);
-        expect(told).toMatchObject({
-          agent: { running: true, ready: true },
-          peers: [{ id: "b" }, { id: "c" }],
-        });
-        expect(stage.agent.process.exit).toBeUndefined();
-        await programs.mend(program);
-        await fault.heal(async () => {
-          await stage.holds([b.allowed, paper.allowed], 2 * soonMs);
-          await stage.problems((found) => found.length === 0, 2 * soonMs);
-        });
-      });
-      expect(outcome).toEqual(unharmed);
+  test.each(breakages)(
+    "is wg or ip %s: reported and tried again, the status answers, and the mesh follows when it is mended",
+    async (how) => {
+      // Both to their end, also when one fails: each cleans up after itself.
+      const ends = await Promise.allSettled(["wg", "ip"].map((program) => breakUnderTraffic(program, how)));
+      for (const end of ends) if (end.status === "rejected") throw end.reason;
       expect(await commandsIn(lab, /^sleep /)).toEqual([]);
     },
   );
@@ -535,6 +510,38 @@ describe("what an agent works with", () => {
     },
   );
 });
+
+/** A program is broken while a change has to be applied, and mended when that was reported. */
+async function breakUnderTraffic(program: string, how: Breakage): Promise<void> {
+  const programs = await BrokenPrograms.create(await lab.directory());
+  await using stage = await Stage.create(lab, { agent: async () => ({ wrapper: programs.wrapper }) });
+  const { machine } = stage.agent;
+  const b = await stage.peer("b", 2);
+  const paper = paperNode("c", "198.51.100.1", ["10.192.3.0/24"]);
+  const outcome = await underTraffic(stage, b, `${program} ${how}`, async (fault) => {
+    await fault.make(async () => {
+      await programs.break(program, how);
+      await stage.curator.call.put(paper.bytes);
+    });
+    // A hanging one is ended after 10 s.
+    await stage.agent.process.waitForLine(/WARN .*problem=apply-failed/, { limitMs: 10_000 + soonMs });
+    const startedMs = performance.now();
+    const argv = [executable, "status", "--json", "--data-dir", stage.agent.dataDirectory];
+    const told = JSON.parse(await machine.exec(argv));
+    expect(performance.now() - startedMs).toBeLessThan(4_000);
+    expect(told).toMatchObject({
+      agent: { running: true, ready: true },
+      peers: [{ id: "b" }, { id: "c" }],
+    });
+    expect(stage.agent.process.exit).toBeUndefined();
+    await programs.mend(program);
+    await fault.heal(async () => {
+      await stage.holds([b.allowed, paper.allowed], 2 * soonMs);
+      await stage.problems((found) => found.length === 0, 2 * soonMs);
+    });
+  });
+  expect(outcome).toEqual(unharmed);
+}
 
 /** Command lines in the lab that match. */
 async function commandsIn({ mark }: Lab, pattern: RegExp): Promise<readonly string[]> {
