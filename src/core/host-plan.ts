@@ -29,7 +29,7 @@ import {
 import type { PublicKey } from "./key.ts";
 import type { Peer } from "./mesh.ts";
 import { diffMeshes } from "./mesh-changes.ts";
-import { parseAddress, type Prefix } from "./prefix.ts";
+import { containsPrefix, parseAddress, type Prefix } from "./prefix.ts";
 import { quote, type Problem } from "./problem.ts";
 
 export type * from "./host-state.ts";
@@ -45,7 +45,9 @@ export interface HostPlan {
 export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembered): HostPlan {
   const draft = new Draft(wanted, seen);
   const foreign = foreignInterface(wanted, seen, remembered);
-  for (const network of wanted.clusterNets) planGuard(draft, network);
+  // A guard inside a network that is routed still would take that route's packets until its own route is there.
+  const routed = wanted.clusterNets.filter((network) => isInsideFormer(network, seen, remembered));
+  for (const network of wanted.clusterNets) if (!routed.includes(network)) planGuard(draft, network);
   if (foreign === undefined) planInterface(draft, remembered);
   // A source that is not on the host just now: 6.1 keeps it in an IPv6 route, and the route has to be made again.
   const present = new Set(seen.loopback);
@@ -59,10 +61,12 @@ export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembe
       if (problem !== undefined) problems.push(problem);
     }
   }
+  for (const network of routed) planGuard(draft, network);
   removeLoopback(draft, remembered, new Set(wanted.loopbackAddresses.map((address) => address.text)));
   const stillWanted = new Set(wanted.clusterNets.map((network) => network.text));
   for (const network of remembered.formerClusterNets) {
-    if (!stillWanted.has(network.text)) removeNetwork(draft, network);
+    // The guard first: without its route it would take the packets of a wider network that is wanted now.
+    if (!stillWanted.has(network.text)) for (const step of removals(draft.seen, network)) draft.take(step);
   }
   return { steps: draft.steps, problems };
 }
@@ -91,7 +95,10 @@ export function planDown(
   const networks = new Map(
     [...wanted.clusterNets, ...remembered.formerClusterNets].map((network) => [network.text, network]),
   );
-  for (const network of networks.values()) removeNetwork(draft, network);
+  // The guard last: nothing else keeps packets from another way out.
+  for (const network of networks.values()) {
+    for (const step of removals(draft.seen, network).toReversed()) draft.take(step);
+  }
   return { steps: draft.steps, problems };
 }
 
@@ -158,6 +165,15 @@ function foreignProblem(name: string, seen: SeenHost): Problem {
 
 function planGuard(draft: Draft, network: Prefix): void {
   if (!routesOf(draft.seen, network).some(isGuard)) draft.take({ kind: "add-guard", network });
+}
+
+/** Whether a route of ours for a former ClusterNet, which this one is a part of, leads into the interface. */
+function isInsideFormer(network: Prefix, seen: SeenHost, { formerClusterNets }: Remembered): boolean {
+  return formerClusterNets.some(
+    (former) =>
+      containsPrefix(former, network) &&
+      routesOf(seen, former).some((route) => route.protocol === routeProtocol && !isGuard(route)),
+  );
 }
 
 function isGuard(route: SeenRoute): boolean {
@@ -410,9 +426,11 @@ function removeLoopback(
   }
 }
 
-/** Every route of ours for a network, its guard last. */
-function removeNetwork(draft: Draft, network: Prefix): void {
-  const ours = routesOf(draft.seen, network).filter((route) => route.protocol === routeProtocol);
-  for (const route of ours) if (!isGuard(route)) draft.take(deletion(network, route));
-  if (ours.some(isGuard)) draft.take({ kind: "delete-guard", network });
+/** What takes every route of ours for a network away, its guard first. */
+function removals(seen: SeenHost, network: Prefix): Step[] {
+  const ours = routesOf(seen, network).filter((route) => route.protocol === routeProtocol);
+  return [
+    ...(ours.some(isGuard) ? [{ kind: "delete-guard", network } as const] : []),
+    ...ours.filter((route) => !isGuard(route)).map((route) => deletion(network, route)),
+  ];
 }

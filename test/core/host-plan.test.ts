@@ -353,8 +353,32 @@ describe("planHost() of a host that differs", () => {
       memory: { formerClusterNets: [net6] },
       want: [
         "ip address delete fd00:1::1/128 dev lo",
-        "ip -6 route delete fd00::/16 dev clusternet proto 129 metric 1024",
         "ip -6 route delete unreachable fd00::/16 proto 129 metric 4294967295",
+        "ip -6 route delete fd00::/16 dev clusternet proto 129 metric 1024",
+      ],
+    },
+    {
+      name: "routes a ClusterNet inside the former one before it is guarded, so that no packet meets the guard",
+      seen: done,
+      wanted: { ...three, clusterNets: [parsePrefix("10.192.0.0/12"), net6] },
+      memory: { formerClusterNets: [net4] },
+      want: [
+        "ip -4 route add 10.192.0.0/12 dev clusternet proto 129 src 10.192.1.1",
+        "ip -4 route add unreachable 10.192.0.0/12 proto 129 metric 4294967295",
+        "ip -4 route delete unreachable 10.192.0.0/11 proto 129 metric 4294967295",
+        "ip -4 route delete 10.192.0.0/11 dev clusternet proto 129 metric 0",
+      ],
+    },
+    {
+      name: "guards a ClusterNet around the former one before it is routed, and takes the former guard away before its route",
+      seen: done,
+      wanted: { ...three, clusterNets: [parsePrefix("10.192.0.0/10"), net6] },
+      memory: { formerClusterNets: [net4] },
+      want: [
+        "ip -4 route add unreachable 10.192.0.0/10 proto 129 metric 4294967295",
+        "ip -4 route add 10.192.0.0/10 dev clusternet proto 129 src 10.192.1.1",
+        "ip -4 route delete unreachable 10.192.0.0/11 proto 129 metric 4294967295",
+        "ip -4 route delete 10.192.0.0/11 dev clusternet proto 129 metric 0",
       ],
     },
     {
