@@ -207,10 +207,16 @@ describe("an agent that is started with other settings", () => {
       mayLose: untilWhole,
     },
     {
-      name: "another --cluster-net",
+      name: "a narrower --cluster-net",
       other: { flags: [...resync, "--cluster-net", "10.192.0.0/12", "--cluster-net", "fd10:c1::/48"] },
       moved: (text: string) =>
         text.replaceAll("10.192.0.0/11", "10.192.0.0/12").replaceAll("fd10:c1::/32", "fd10:c1::/48"),
+      mayLose: 0,
+    },
+    {
+      name: "a wider --cluster-net",
+      other: { flags: [...resync, "--cluster-net", "10.192.0.0/10", "--cluster-net", "fd10:c1::/32"] },
+      moved: (text: string) => text.replaceAll("10.192.0.0/11", "10.192.0.0/10"),
       mayLose: 0,
     },
     {
