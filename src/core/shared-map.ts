@@ -52,32 +52,37 @@ export class SharedMap<K, V> implements ReadonlyMap<K, V> {
     return new MapDraft(this.#layers, (layers) => (layers === this.#layers ? this : new SharedMap(layers)));
   }
 
-  *entries(): Generator<[K, V], undefined> {
+  entries(): MapIterator<[K, V]> {
     const { base, changes } = this.#layers;
-    for (const [key, value] of base) {
-      const change = changes.get(key);
-      if (change !== gone) yield [key, change ?? value];
-    }
-    for (const [key, change] of changes) if (change !== gone && !base.has(key)) yield [key, change];
-    return undefined;
+    return changes.size === 0 ? base.entries() : this.#merged();
   }
 
-  *keys(): Generator<K, undefined> {
-    for (const [key] of this.entries()) yield key;
-    return undefined;
+  keys(): MapIterator<K> {
+    const { base, changes } = this.#layers;
+    return changes.size === 0 ? base.keys() : this.#merged().map(([key]) => key);
   }
 
-  *values(): Generator<V, undefined> {
-    for (const [, value] of this.entries()) yield value;
-    return undefined;
+  values(): MapIterator<V> {
+    const { base, changes } = this.#layers;
+    return changes.size === 0 ? base.values() : this.#merged().map(([, value]) => value);
   }
 
-  [Symbol.iterator](): Generator<[K, V], undefined> {
+  [Symbol.iterator](): MapIterator<[K, V]> {
     return this.entries();
   }
 
   forEach(use: (value: V, key: K, map: ReadonlyMap<K, V>) => void): void {
     for (const [key, value] of this.entries()) use(value, key, this);
+  }
+
+  *#merged(): Generator<[K, V], undefined> {
+    const { base, changes } = this.#layers;
+    for (const [key, value] of base) {
+      const change = changes.get(key);
+      if (change !== gone) yield [key, change === undefined ? value : change];
+    }
+    for (const [key, change] of changes) if (change !== gone && !base.has(key)) yield [key, change];
+    return undefined;
   }
 }
 

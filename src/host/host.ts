@@ -20,7 +20,7 @@ import {
   type WantedHost,
 } from "../core/host-plan.ts";
 import { HandshakeBook } from "../core/handshake-book.ts";
-import { announcedEndpoint } from "../core/host-state.ts";
+import { announcedEndpoint, type SeenPeer } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Peer } from "../core/mesh.ts";
 import { diffMeshes } from "../core/mesh-changes.ts";
@@ -134,6 +134,8 @@ export class LinuxHost implements Host {
   #received: ReadonlyMap<PublicKey, { bytes: number; sinceMs: number }> = new Map();
   readonly #handshakes = new HandshakeBook();
   #readAtMs = 0;
+  /** The peers by which that was last noted. */
+  #followed: ReadonlyMap<PublicKey, SeenPeer> | undefined;
 
   constructor(options: HostOptions) {
     this.#options = options;
@@ -329,6 +331,10 @@ export class LinuxHost implements Host {
 
   /** Keeps the book of how long each peer's received bytes stand still. */
   #follow(seen: SeenHost, nowMs: number): void {
+    this.#readAtMs = nowMs;
+    // The same peers show the same bytes.
+    if (seen.interface?.peers === this.#followed) return;
+    this.#followed = seen.interface?.peers;
     const before = this.#received;
     const next = new Map<PublicKey, { bytes: number; sinceMs: number }>();
     for (const [publicKey, peer] of seen.interface?.peers ?? []) {
@@ -339,7 +345,6 @@ export class LinuxHost implements Host {
       );
     }
     this.#received = next;
-    this.#readAtMs = nowMs;
   }
 
   /**
