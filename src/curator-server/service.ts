@@ -17,7 +17,6 @@ import {
 } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
-import type { Watcher } from "./fan-out.ts";
 import { removedRefusal, type Refusal } from "./refusal.ts";
 import type { Registry } from "./registry.ts";
 
@@ -104,7 +103,13 @@ export function curatorService(
       const watcher = registry.fanOut.open(caller, only);
       log.debug("Watch stream opened", { node: caller, watchers: registry.fanOut.watchers });
       try {
-        yield* eventsOf(watcher, context.signal);
+        // Here and not in a generator of its own: each event would pass through that as well, for every watcher.
+        while (!context.signal.aborted) {
+          const event = watcher.next();
+          if (event === undefined) await watcher.changed(context.signal);
+          else if (event instanceof Uint8Array) yield event;
+          else throw serverError(event);
+        }
       } finally {
         registry.fanOut.close(watcher);
         log.debug("Watch stream closed", { node: caller, watchers: registry.fanOut.watchers });
@@ -126,15 +131,6 @@ export function curatorLocalService({
         throw new ServerError(Status.UNAVAILABLE, "Cannot go on: this Curator is stopping");
     },
   };
-}
-
-async function* eventsOf(watcher: Watcher, signal: AbortSignal): AsyncGenerator<Uint8Array> {
-  while (!signal.aborted) {
-    const event = watcher.next();
-    if (event === undefined) await watcher.changed(signal);
-    else if (event instanceof Uint8Array) yield event;
-    else throw serverError(event);
-  }
 }
 
 /** The one node to watch, undefined for all, or why not. */
