@@ -144,14 +144,14 @@ export class UnderlayFollower {
     const { curator, log } = this.#parts;
     const source = underlay.curatorRoute?.source?.text;
     const gone = [...this.#sources].filter((text) => !hasAddress(underlay, this.#settings, text));
-    const isNew = source !== undefined && !this.#sources.has(source);
+    const isBack = source !== undefined && this.#sources.size === 0;
     if (gone.length > 0) {
       log.info("Connecting to the Curator anew: the address of the connection has gone from this host", {
         gone: gone.join(", "),
       });
       curator.reconnect("the address that the connection was made from is gone");
-    } else if (isNew && curator.state.get().state === "connecting") {
-      curator.reconnect("there is another way to it now");
+    } else if (isBack && curator.state.get().state === "connecting") {
+      curator.reconnect("there is a way to it again");
     }
     const stay = gone.length > 0 ? [] : [...this.#sources];
     this.#sources = new Set([...stay, ...(source === undefined ? [] : [source])]);

@@ -73,13 +73,13 @@ test("a connection is dead when an address that it may have come from has gone, 
   expect(await look(["192.0.2.3"], "192.0.2.3")).toEqual(["192.0.2.3", 1]);
 });
 
-test("an attempt to connect begins anew when there is a new way to the Curator", async () => {
+test("an attempt to connect begins anew when there is a way to the Curator again", async () => {
   const { look, state } = follower();
   state.set({ state: "connecting", fullPicture: false });
   expect(await look([], undefined)).toEqual([undefined, 0]);
   expect(await look(["192.0.2.1"], "192.0.2.1")).toEqual(["192.0.2.1", 1]);
   expect(await look(["192.0.2.1"], "192.0.2.1")).toEqual(["192.0.2.1", 1]);
-  state.set({ state: "connected", fullPicture: true });
+  // Another Curator is tried, to which another address leads: that attempt is not in vain.
   expect(await look(["192.0.2.1", "192.0.2.2"], "192.0.2.2")).toEqual(["192.0.2.1", 1]);
 });
 

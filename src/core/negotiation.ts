@@ -1,13 +1,13 @@
 /**
  * What of an announcement a Curator takes, when it refuses all of it for one prefix (C2): which prefixes to try next,
- * given what it has answered so far. Pure; push.ts makes the tries.
+ * given what it has answered so far. Pure; announcer.ts makes the tries.
  *
  * A try that is taken replaces the announcement before it for the whole cluster, so a search must not take working
  * prefixes away: what the Curator holds is in every try. Only when the Curator refuses exactly that, with nothing
  * new in it, those of it that it names are left out. With eight tries one bad prefix among hundreds is found by halving;
  * several are not, so the likely ones are set aside first: those that a Curator of Metropolis is known to refuse, those
- * refused before, and those that the refusal names. All of that are hints: what is set aside is tried again by itself as long
- * as tries are left, and the Curator's answer decides.
+ * refused before, and those that the refusal names. All of these are hints: what is set aside is tried again by
+ * itself as long as tries are left, and the Curator's answer decides.
  */
 import { containsPrefix, hostPrefix, parsePrefix, type Address, type Prefix } from "./prefix.ts";
 
@@ -35,11 +35,13 @@ export interface Negotiation {
   readonly groups: readonly ReadonlySet<string>[];
   /** Texts that are refused by themselves. */
   readonly refused: ReadonlySet<string>;
+  /** How likely a text is to be refused (`doubt`); one without an entry is not suspected. */
   readonly doubts: ReadonlyMap<string, number>;
   /** Texts that stood before the one that a refusal named: a Curator that looks at one after the other has passed them. */
   readonly passed: ReadonlySet<string>;
   /** What the Curator said when it refused, by text. */
   readonly words: ReadonlyMap<string, string>;
+  /** What earlier negotiations have come to, by text. */
   readonly before: ReadonlyMap<string, RefusedPrefix>;
 }
 
