@@ -3,6 +3,8 @@
  * the executable on real interfaces. The Curator is scripted and judges as Metropolis' does.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { NodeState, NodeStatus } from "../../src/gen/common.ts";
+import { Node } from "../../src/gen/curator.ts";
 import { RemoteCurator } from "../fakes/remote-curator.ts";
 import { Agent, executable } from "../lab/agent.ts";
 import { Cluster } from "../lab/cluster.ts";
@@ -28,6 +30,19 @@ async function metropolis(): Promise<RemoteCurator & { readonly machine: Machine
   return Object.assign(curator, { machine, port: 7835 });
 }
 
+/** A field that no program of today knows: number 31, three bytes. */
+const unknownField = Uint8Array.of(0xfa, 0x01, 3, 1, 2, 3);
+const statusBefore = Buffer.concat([
+  NodeStatus.encode(
+    NodeStatus.fromPartial({ externalAddress: "192.0.2.99", runningCurator: { port: 7835 } }),
+  ).finish(),
+  unknownField,
+]);
+
+function nodeWithStatus(id: string, status: Uint8Array): Uint8Array {
+  return Node.encode(Node.fromPartial({ id, state: NodeState.UP, status })).finish();
+}
+
 describe("--external-address auto", () => {
   test.each([4, 6])("follows the address of the route to the Curator within 2 s (IPv%p)", async (family) => {
     await using curator = await metropolis();
@@ -38,6 +53,7 @@ describe("--external-address auto", () => {
         : ([machine.address6, "2001:db8:", 128] as const);
     const number = (at: number): string => (family === 4 ? `${net}.${at}` : `${net}:${at}`);
     const length = family === 4 ? "24" : "64 nodad";
+    await curator.call.put(nodeWithStatus("a", statusBefore));
     const to = family === 4 ? curator.machine.address : `[${curator.machine.address6}]`;
     await using agent = await Agent.start(machine, {
       curator: `${to}:7835`,
@@ -85,6 +101,13 @@ describe("--external-address auto", () => {
       number(201),
     ]);
     expect(tookMs).toBeLessThan(announcedMs);
+    // All the rest that the cluster knows of this node's status is as it was.
+    const { status } = seen.statusReports.at(-1) ?? { status: new Uint8Array() };
+    expect(NodeStatus.decode(status)).toMatchObject({
+      externalAddress: number(201),
+      runningCurator: { port: 7835 },
+    });
+    expect(Buffer.from(status).includes(unknownField)).toBe(true);
 
     // All gone, as long as the waits between tries have become: back within 2 s all the same.
     await machine.exec(["ip", "address", "flush", "dev", "eth0", "scope", "global"]);
