@@ -115,6 +115,8 @@ export class LinuxHost implements Host {
   #model: Model | undefined;
   /** As last read: most peers show as before when they are read again. */
   #lastDump: ReadDump | undefined;
+  /** Peers of the interface that were as wanted, and by which mesh: when a reading shows the same they still are. */
+  #asWanted: { readonly peers: ReadonlyMap<PublicKey, SeenPeer>; readonly wanted: WantedHost } | undefined;
   /** Raised by each `invalidate`: what was begun before it knows nothing of what it told of. */
   #generation = 0;
   #index: number | undefined;
@@ -250,6 +252,7 @@ export class LinuxHost implements Host {
       else this.#learnEndpoints(wanted);
       const problems = [...plan.problems, ...applied.problems];
       if (applied.left.length > 0) {
+        this.#asWanted = undefined;
         this.#noteBegun(wanted, before);
         return { complete: false, ...applied, problems };
       }
@@ -264,6 +267,8 @@ export class LinuxHost implements Host {
       // An interface that is left alone holds nothing of ours.
       if (complete && this.#model !== undefined && !plan.problems.some(isForeignInterface)) {
         this.#model = { ...this.#model, held: wanted };
+        const peers = this.#model.seen.interface?.peers;
+        this.#asWanted = peers === undefined ? undefined : { peers, wanted };
       }
       return {
         complete,
@@ -274,6 +279,7 @@ export class LinuxHost implements Host {
       };
     } catch (error) {
       this.#model = undefined;
+      this.#asWanted = undefined;
       if (before !== undefined) this.#noteBegun(wanted, before);
       return { ...unreadable(error), left: [] };
     }
@@ -292,7 +298,21 @@ export class LinuxHost implements Host {
     if (this.#model?.networks === covered) return this.#model.seen;
     const seen = prepare(await this.#read(run, wanted.interfaceName, networks, wanted.publicKey));
     this.#keep(seen, networks, generation);
+    if (this.#model?.seen === seen) this.#model = { ...this.#model, ...this.#stillHeld(seen) };
     return seen;
+  }
+
+  /** What the interface holds by a reading that shows the very peers that were as wanted. */
+  #stillHeld(seen: SeenHost): Pick<Model, "held"> {
+    const peers = seen.interface?.peers;
+    if (peers === undefined || this.#asWanted?.peers !== peers) return {};
+    const { wanted } = this.#asWanted;
+    // How long an endpoint that roamed is left alone depends on the time as well.
+    const roams = wanted.peers.some((peer) => {
+      const announced = announcedEndpoint(peer, wanted.listenPort);
+      return announced !== undefined && announced !== peers.get(peer.publicKey)?.endpoint;
+    });
+    return roams ? {} : { held: wanted };
   }
 
   /** Makes this the model, unless a hint came since it was begun. */
