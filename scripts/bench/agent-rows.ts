@@ -21,6 +21,7 @@ import {
 import { encodePaperNode, type PaperNode } from "./nodes.ts";
 import type { Row, Samples, Sizes } from "./row.ts";
 import { summarize } from "./statistics.ts";
+import type { WatchersReport } from "./watchers.ts";
 
 /** The agent rests twice as long as its turn took, and 100 ms at least: what it is given sooner waits. */
 const rest = (turnMs: number): Promise<void> => Bun.sleep(500 + 3 * turnMs);
@@ -60,6 +61,40 @@ async function measureChanges(nodes: number, changes: number, samples: number): 
     await floor.done();
   }
   return { ours, baseline, notes: changes === 1 ? [] : [`the agent used ${commands} wg set`] };
+}
+
+/** The same events to a client that counts them: what of it all is gRPC's, here and at the Curator. */
+async function measureWire(nodes: number, changes: number, samples: number): Promise<Samples> {
+  await using stage = await ScriptedStage.create(nodes);
+  const { stamps, machine, agent, curator } = stage;
+  await agent.kill();
+  const changing = stage.nodes.slice(0, changes);
+  await using floor = await Floor.start(machine, {
+    content: await copyOf(meshFile(agent), join(agent.dataDirectory, "floor.conf")),
+    path: stamps.path,
+    rounds: [[setCommand(changing, 1)], [setCommand(changing, 0)]],
+  });
+  const program = join(import.meta.dir, "watchers.ts");
+  const client = machine.spawn([process.execPath, program, curator.address, "0"], { listens: true });
+  await client.say(`open 1 ${changes}`);
+  await client.waitForLine(/"kind":"backlog"/, { limitMs });
+  const ours: number[] = [];
+  const baseline: number[] = [];
+  for (let round = 0; round <= samples; round++) {
+    const mark = client.mark();
+    const sentAtMs = await curator.call.put(...changing.map((each) => encodePaperNode(each, round + 1)));
+    const { text } = await client.waitForLine(/"kind":"change"/, { limitMs, from: mark });
+    const { lastAtMs } = JSON.parse(text) as Extract<WatchersReport, { kind: "change" }>;
+    if (round > 0) ours.push(lastAtMs - sentAtMs);
+    await rest(0);
+
+    const before = stamps.changes;
+    const begunAtMs = await floor.begin();
+    const setAtMs = await stamps.changed(before, changes);
+    if (round > 0) baseline.push(setAtMs - begunAtMs);
+    await floor.done();
+  }
+  return { ours, baseline };
 }
 
 /** A stream is opened by an agent without interface: to the end of the `wg` that brought the last peers. */
@@ -296,6 +331,14 @@ export function agentRows({ nodes }: Sizes): readonly Row[] {
       unit: "ms",
       aim: { kind: "ratio", most: 1.5 },
       measure: ({ samples }) => measureChanges(nodes, burst, samples),
+    },
+    {
+      name: "burst",
+      ours: "these events to a gRPC client that counts them",
+      baseline: floor,
+      unit: "ms",
+      aim: { kind: "none" },
+      measure: ({ samples }) => measureWire(nodes, burst, samples),
     },
     {
       name: "quiet",

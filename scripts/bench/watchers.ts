@@ -6,10 +6,10 @@
  * The watchers are nodes `part-PART-0`, `part-PART-1` and so on, with as many streams each as our Curator allows. With
  * TLS their credentials lie in folders of these names.
  *
- * Takes commands on standard input and answers with JSON lines (`WatchersReport`): `open N` watches all nodes N times and
- * reports when the last has the whole backlog, and later when the last has each change; `change` has node-00001 report
- * its status, which is an event for everybody; `close` lets all watchers go. Messages are counted and not decoded. A
- * stream that fails is opened again after a second, as an agent would.
+ * Takes commands on standard input and answers with JSON lines (`WatchersReport`): `open N [EVERY]` watches all nodes N
+ * times and reports when the last has the whole backlog, and later when the last has each change (or each EVERYth);
+ * `change` has node-00001 report its status, which is an event for everybody; `close` lets all watchers go. Messages are
+ * counted and not decoded. A stream that fails is opened again after a second, as an agent would.
  */
 import {
   type ChannelCredentials,
@@ -115,6 +115,7 @@ function secure(trust: string, nodeId: string): ChannelCredentials {
 class Watchers {
   readonly #target: Target;
   readonly #wanted: number;
+  readonly #every: number;
   readonly #clients: Client[] = [];
   readonly #calls: ClientReadableStream<Buffer>[] = [];
   readonly #openedAtMs = monotonicMs();
@@ -125,9 +126,11 @@ class Watchers {
   /** How many watchers have the first, second … change. */
   readonly #changes: number[] = [];
 
-  constructor(target: Target, wanted: number) {
+  /** Of the changes each `every`th is told. */
+  constructor(target: Target, wanted: number, every: number) {
     this.#target = target;
     this.#wanted = wanted;
+    this.#every = every;
     for (let number = 0; number < wanted; number++) {
       this.#open(partNode(target.part, Math.floor(number / maxWatchesOfCaller)));
     }
@@ -188,7 +191,8 @@ class Watchers {
   #onChange(index: number): void {
     const count = (this.#changes[index] ?? 0) + 1;
     this.#changes[index] = count;
-    if (count === this.#wanted) report({ kind: "change", number: index + 1, lastAtMs: monotonicMs() });
+    if (count === this.#wanted && (index + 1) % this.#every === 0)
+      report({ kind: "change", number: index + 1, lastAtMs: monotonicMs() });
   }
 }
 
@@ -211,8 +215,8 @@ if (import.meta.main) {
   const changer = connect(target, changingNode);
   let watchers: Watchers | undefined;
   for await (const line of console) {
-    const [command, count] = line.split(" ");
-    if (command === "open") watchers = new Watchers(target, Number(count));
+    const [command, count, every = 1] = line.split(" ");
+    if (command === "open") watchers = new Watchers(target, Number(count), Number(every));
     else if (command === "change") await change(changer);
     else if (command === "close") {
       watchers?.close();
