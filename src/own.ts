@@ -8,6 +8,7 @@ import type { NodeId } from "./core/node.ts";
 import { containsAddress, parseAddress, unusableReason, type Address, type Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { messageOf } from "./errors.ts";
+import type { RememberedPodNetwork } from "./host/state-file.ts";
 import type { Prefixes } from "./prefixes.ts";
 
 /** What the library's users tell of the network: as of the Go package, the external address and no more. */
@@ -21,10 +22,32 @@ export interface SourceState {
   /** False: it has said nothing since the start, so that what it gives is not yet all there is. */
   readonly answered: boolean;
   readonly problems: readonly Problem[];
+  /**
+   * Which source this is, the same in every run: what one source has given is not gone on with for another. Default: "".
+   */
+  readonly source?: string;
+  /** What it alone has given, for the next run to go on with; default: all that `localKubernetesPodNetwork` is. */
+  readonly given?: readonly Prefix[];
 }
 
 /** The state of a source that always knows. */
 export const alwaysAnswered: SourceState = { answered: true, problems: [] };
+
+/** What of the run before this source may go on with until it has answered. */
+export function lastPodPrefixes(
+  remembered: RememberedPodNetwork | undefined,
+  { source = "" }: SourceState,
+): readonly Prefix[] {
+  return remembered?.source === source ? remembered.prefixes : [];
+}
+
+/** What the next run may go on with, of a source that has answered. */
+export function podNetworkToRemember(
+  all: Prefixes | undefined,
+  { source = "", given = [...(all ?? [])] }: SourceState,
+): RememberedPodNetwork {
+  return { source, prefixes: given };
+}
 
 /** The newest of everything that this node says of itself. */
 export interface Own {

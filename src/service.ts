@@ -32,6 +32,8 @@ import { silentLogger, type RedactingLogger } from "./log.ts";
 import {
   alwaysAnswered,
   followOwn,
+  lastPodPrefixes,
+  podNetworkToRemember,
   readOwn,
   type NetworkStatus,
   type Own,
@@ -492,10 +494,11 @@ export class Service {
       { run, curator, clock: this.#clock, log: this.#log },
     );
     await underlay.read();
+    const podNetworkState = this.#options.podNetworkState ?? new Value(alwaysAnswered);
     const sources: OwnSources = {
       podNetwork,
-      podNetworkState: this.#options.podNetworkState ?? new Value(alwaysAnswered),
-      lastPodPrefixes: memory.get().podPrefixes,
+      podNetworkState,
+      lastPodPrefixes: lastPodPrefixes(memory.get().podNetwork, podNetworkState.get()),
       network: network === "auto" ? underlay.network : network,
       mtu: underlay.mtu,
     };
@@ -590,10 +593,10 @@ export class Service {
     const { podNetworkState: state, localKubernetesPodNetwork: podNetwork } = this.#options;
     const remember = async (): Promise<void> => {
       if (!sources.podNetworkState.get().answered) return;
-      const next = state === undefined ? [] : [...(podNetwork.get() ?? [])];
-      if (textsOf(next) === textsOf(memory.get().podPrefixes)) return;
+      const next = state === undefined ? undefined : podNetworkToRemember(podNetwork.get(), state.get());
+      if (Bun.deepEquals(next, memory.get().podNetwork)) return;
       try {
-        await memory.rememberPodPrefixes(next);
+        await memory.rememberPodNetwork(next);
       } catch (error) {
         // Housekeeping tries again; the agent itself knows them.
         this.#log.warn("Cannot remember the pod prefixes of this node", { error: describeError(error) });
@@ -656,10 +659,6 @@ async function hearSource(
 }
 
 const sourceIsSilent = "the source of this node's pod prefixes has not answered";
-
-function textsOf(prefixes: readonly Prefix[]): string {
-  return prefixes.map(({ text }) => text).join(" ");
-}
 
 /**
  * True when the interface has no peer that the last file does not name: then nothing that a Curator may still name is

@@ -3,7 +3,15 @@ import { expect, test } from "bun:test";
 import { Value } from "../src/async.ts";
 import { parsePrefix } from "../src/core/prefix.ts";
 import type { Problem } from "../src/core/problem.ts";
-import { followOwn, readOwn, type NetworkStatus, type OwnSources, type SourceState } from "../src/own.ts";
+import {
+  followOwn,
+  lastPodPrefixes,
+  podNetworkToRemember,
+  readOwn,
+  type NetworkStatus,
+  type OwnSources,
+  type SourceState,
+} from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
 import { keyOf, nodeId } from "./core/nodes.ts";
 import { waitFor } from "./lab/wait.ts";
@@ -71,6 +79,45 @@ test.each([
   const own = readOwn(settings, sourcesOf(given));
   expect(own.claim.announcement.prefixes.map(({ text }) => text)).toEqual([...want]);
   expect(own.problems).toEqual([...problems]);
+});
+
+const all = new Prefixes(["10.192.9.0/24", "10.192.1.0/24"]);
+const given = [parsePrefix("10.192.1.0/24")];
+test.each<{ name: string; before: SourceState; now: SourceState; want: readonly string[] }>([
+  {
+    name: "what the source alone has given",
+    before: { ...answered, source: "Node a", given },
+    now: { ...silent, source: "Node a", given: [] },
+    want: ["10.192.1.0/24"],
+  },
+  {
+    name: "all, when the source does not say what it has given",
+    before: answered,
+    now: silent,
+    want: ["10.192.9.0/24", "10.192.1.0/24"],
+  },
+  {
+    name: "nothing, when the source gives nothing",
+    before: { ...answered, source: "Node a", given: [] },
+    now: { ...silent, source: "Node a", given: [] },
+    want: [],
+  },
+  {
+    name: "nothing of another source",
+    before: { ...answered, source: "Node a", given },
+    now: { ...silent, source: "Node b", given: [] },
+    want: [],
+  },
+  {
+    name: "nothing of a source with a name for one without",
+    before: { ...answered, source: "Node a", given },
+    now: silent,
+    want: [],
+  },
+])("a run goes on with $name", ({ before, now, want }) => {
+  const remembered = podNetworkToRemember(all, before);
+  expect(lastPodPrefixes(remembered, now).map(({ text }) => text)).toEqual([...want]);
+  expect(lastPodPrefixes(undefined, now)).toEqual([]);
 });
 
 test("followOwn() follows prefixes and state of the source, and keeps quiet while they say the same", async () => {

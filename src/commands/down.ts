@@ -102,8 +102,8 @@ function memoryOf(file: StateFile, state: AgentState): HostMemory {
     get: () => remembers,
     set: async (next) => {
       remembers = next;
-      const { learnedCurators, podPrefixes } = state;
-      await file.write({ ...next, learnedCurators, podPrefixes });
+      const { learnedCurators, podNetwork } = state;
+      await file.write({ ...next, learnedCurators, podNetwork });
     },
   };
 }

@@ -31,8 +31,16 @@ export interface AgentState {
   readonly listenPort?: number;
   /** Curators that the cluster named, as they were written. */
   readonly learnedCurators: readonly RememberedCurator[];
-  /** Of this node, as its source of pod prefixes said last; host bits are kept, as there. */
-  readonly podPrefixes: readonly Prefix[];
+  /** What a source of pod prefixes said last. */
+  readonly podNetwork: RememberedPodNetwork | undefined;
+}
+
+/** What one source of pod prefixes has given. */
+export interface RememberedPodNetwork {
+  /** Which one: what it gave is of no use for another. */
+  readonly source: string;
+  /** Host bits are kept, as there. */
+  readonly prefixes: readonly Prefix[];
 }
 
 /** A node's ID and HOST:PORT; not checked yet when it comes from the file. */
@@ -45,7 +53,7 @@ export const emptyState: AgentState = {
   loopbackAddresses: [],
   clusterNets: [],
   learnedCurators: [],
-  podPrefixes: [],
+  podNetwork: undefined,
 };
 
 /** Some hundred addresses at most: anything longer is not ours. */
@@ -60,7 +68,7 @@ const stateSchema = v.object({
   listenPort: v.optional(v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(65_535))),
   // A list of another form costs that help alone.
   learnedCurators: v.fallback(v.array(v.object({ nodeId: v.string(), address: v.string() })), []),
-  podPrefixes: v.optional(v.array(v.string()), []),
+  podNetwork: v.optional(v.object({ source: v.string(), prefixes: v.array(v.string()) })),
 });
 
 /** Changes at every boot of the machine, and only then. */
@@ -136,7 +144,8 @@ export class StateFile {
 
 /**
  * What is remembered, for those who each change their part of it: the host what it has done, the agent which Curators
- * it has learned, and which pod prefixes it has. Only one writes at a time. Without a file it is remembered as long as the program runs.
+ * it has learned, and which pod network its source gave. Only one writes at a time. Without a file it is remembered as
+ * long as the program runs.
  */
 export class AgentMemory {
   #state: AgentState;
@@ -153,9 +162,9 @@ export class AgentMemory {
   }
 
   /** Remembers what the host has done. Throws ClusternetError when it cannot be written. */
-  async set(next: Omit<AgentState, "learnedCurators" | "podPrefixes">): Promise<void> {
-    const { learnedCurators, podPrefixes } = this.#state;
-    this.#state = { ...next, learnedCurators, podPrefixes };
+  async set(next: Omit<AgentState, "learnedCurators" | "podNetwork">): Promise<void> {
+    const { learnedCurators, podNetwork } = this.#state;
+    this.#state = { ...next, learnedCurators, podNetwork };
     await this.#write();
   }
 
@@ -165,9 +174,9 @@ export class AgentMemory {
     await this.#write();
   }
 
-  /** Remembers these pod prefixes instead of those of before. Throws ClusternetError when it cannot be written. */
-  async rememberPodPrefixes(podPrefixes: readonly Prefix[]): Promise<void> {
-    this.#state = { ...this.#state, podPrefixes };
+  /** Remembers this pod network instead of that of before. Throws ClusternetError when it cannot be written. */
+  async rememberPodNetwork(podNetwork: RememberedPodNetwork | undefined): Promise<void> {
+    this.#state = { ...this.#state, podNetwork };
     await this.#write();
   }
 
@@ -186,6 +195,7 @@ export class AgentMemory {
 }
 
 function renderState(state: AgentState, bootId: string): string {
+  const { podNetwork } = state;
   const file: v.InferInput<typeof stateSchema> = {
     version: 1,
     bootId,
@@ -194,9 +204,10 @@ function renderState(state: AgentState, bootId: string): string {
     interfaceName: state.interfaceName,
     listenPort: state.listenPort,
     learnedCurators: state.learnedCurators.map(({ nodeId, address }) => ({ nodeId, address })),
-    ...(state.podPrefixes.length === 0
-      ? {}
-      : { podPrefixes: state.podPrefixes.map((prefix) => prefix.text) }),
+    podNetwork: podNetwork && {
+      source: podNetwork.source,
+      prefixes: podNetwork.prefixes.map((prefix) => prefix.text),
+    },
   };
   return `${JSON.stringify(file, undefined, 2)}\n`;
 }
@@ -216,13 +227,16 @@ function parseState(text: string, bootId: string): AgentState {
     throw new ClusternetError(`field ${where} is missing or wrong`);
   }
   const { output } = result;
-  const { interfaceName, listenPort } = output;
+  const { interfaceName, listenPort, podNetwork } = output;
   return {
     loopbackAddresses: output.bootId === bootId ? output.loopbackAddresses.map(parseAddress) : [],
     clusterNets: output.clusterNets.map(parsePrefix),
     ...(interfaceName === undefined ? {} : { interfaceName }),
     ...(listenPort === undefined ? {} : { listenPort }),
     learnedCurators: output.learnedCurators,
-    podPrefixes: output.podPrefixes.map(parseInterfacePrefix),
+    podNetwork: podNetwork && {
+      source: podNetwork.source,
+      prefixes: podNetwork.prefixes.map(parseInterfacePrefix),
+    },
   };
 }

@@ -70,13 +70,15 @@ export async function kubernetesPodNetwork(options: KubernetesOptions): Promise<
 
 class NodeSource implements KubernetesPodNetwork {
   readonly prefixes: Value<Prefixes>;
-  readonly state = new Value<SourceState>({ answered: false, problems: [] });
+  readonly state: Value<SourceState>;
   readonly #name: string;
   readonly #fixed: Prefixes;
   readonly #access: ApiAccess;
   readonly #log: Logger;
   readonly #clock: Clock;
   readonly #backoff: Backoff;
+  /** What the Node alone gives. */
+  #given: readonly Prefix[] = [];
   /** What is wrong with the Node, and what with the way to it. */
   #ofNode: readonly Problem[] = [];
   #ofApi: readonly Problem[] = [];
@@ -98,7 +100,8 @@ class NodeSource implements KubernetesPodNetwork {
     };
     this.#access = new ApiAccess(access);
     this.#backoff = new Backoff(streamBackoff, this.#clock);
-    this.prefixes = new Value(this.#merged([]));
+    this.prefixes = new Value(this.#merged());
+    this.state = new Value(this.#stateOf(false));
   }
 
   async check(): Promise<void> {
@@ -198,7 +201,8 @@ class NodeSource implements KubernetesPodNetwork {
   #take(node: NodeObject | undefined): void {
     const { prefixes, problems } = node === undefined ? missing(this.#name) : decodePodCidrs(node);
     this.#ofNode = problems;
-    const next = this.#merged(prefixes);
+    this.#given = prefixes;
+    const next = this.#merged();
     const { answered } = this.state.get();
     if (!answered || inOrder(next) !== inOrder(this.prefixes.get())) {
       this.#log.info("Kubernetes gives this node pod networks", {
@@ -216,14 +220,19 @@ class NodeSource implements KubernetesPodNetwork {
   }
 
   #publish(answered: boolean): void {
-    const next = { answered, problems: [...this.#ofApi, ...this.#ofNode] };
+    const next = this.#stateOf(answered);
     if (!Bun.deepEquals(next, this.state.get())) this.state.set(next);
   }
 
-  #merged(prefixes: readonly Prefix[]): Prefixes {
+  #stateOf(answered: boolean): SourceState {
+    const problems = [...this.#ofApi, ...this.#ofNode];
+    return { answered, problems, source: `Kubernetes Node ${this.#name}`, given: this.#given };
+  }
+
+  #merged(): Prefixes {
     const all = new Prefixes();
     all.update(this.#fixed);
-    all.update(new Prefixes(prefixes));
+    all.update(new Prefixes(this.#given));
     return all;
   }
 }

@@ -99,7 +99,7 @@ const stateText = `${JSON.stringify({
   interfaceName: "clusternet",
   listenPort: 7838,
   learnedCurators: [{ nodeId: "metropolis-b", address: "192.0.2.2:7835" }],
-  podPrefixes: ["10.192.1.0/24", "fd10::1/64"],
+  podNetwork: { source: "Kubernetes Node n1", prefixes: ["10.192.1.0/24", "fd10::1/64"] },
 })}\n`;
 
 describe("what programs print:", () => {

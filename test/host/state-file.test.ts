@@ -21,7 +21,10 @@ const state: AgentState = {
   interfaceName: "clusternet",
   listenPort: 7838,
   learnedCurators: [{ nodeId: "c1", address: "192.0.2.1:7835" }],
-  podPrefixes: [parsePrefix("10.192.1.0/24"), parseInterfacePrefix("10.192.2.1/24")],
+  podNetwork: {
+    source: "Kubernetes Node n1",
+    prefixes: [parsePrefix("10.192.1.0/24"), parseInterfacePrefix("10.192.2.1/24")],
+  },
 };
 
 const other = [{ nodeId: "c9", address: "192.0.2.9:1" }];
@@ -44,10 +47,13 @@ const stateText = `{
       "address": "192.0.2.1:7835"
     }
   ],
-  "podPrefixes": [
-    "10.192.1.0/24",
-    "10.192.2.1/24"
-  ]
+  "podNetwork": {
+    "source": "Kubernetes Node n1",
+    "prefixes": [
+      "10.192.1.0/24",
+      "10.192.2.1/24"
+    ]
+  }
 }
 `;
 
@@ -199,11 +205,11 @@ describe("AgentMemory", () => {
   test("keeps what host and agent each change, whoever writes first", async () => {
     await withStateFile(async (path) => {
       const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
-      const { learnedCurators, podPrefixes, ...ofHost } = state;
+      const { learnedCurators, podNetwork, ...ofHost } = state;
       await Promise.all([
         memory.learn(other),
         memory.set(ofHost),
-        memory.rememberPodPrefixes(podPrefixes),
+        memory.rememberPodNetwork(podNetwork),
         memory.learn(learnedCurators),
       ]);
       expect(memory.get()).toEqual(state);
@@ -213,11 +219,11 @@ describe("AgentMemory", () => {
 
   test("says that it cannot be written, remembers all the same, and writes it with what comes next", async () => {
     await withStateFile(async (path) => {
-      const { learnedCurators, podPrefixes, ...ofHost } = state;
+      const { learnedCurators, podNetwork, ...ofHost } = state;
       await mkdir(path);
       const memory = new AgentMemory(emptyState, new StateFile(path, "boot"));
       expect(await memory.learn(learnedCurators).catch(() => "refused")).toBe("refused");
-      expect(await memory.rememberPodPrefixes(podPrefixes).catch(() => "refused")).toBe("refused");
+      expect(await memory.rememberPodNetwork(podNetwork).catch(() => "refused")).toBe("refused");
       await rmdir(path);
       await memory.set(ofHost);
       expect(await readFile(path, "utf8")).toBe(stateText);

@@ -175,10 +175,21 @@ describe(realKube === undefined ? "a Kubernetes API" : "a real kube-apiserver", 
       expect(since.map((each) => each.join())).toEqual([prefixes.join()]);
       expect(agent.process.stderr).not.toMatch(/address del/);
 
+      // What was fixed goes with its flag, and what another Node had is not this one's.
+      const restarted = async (node: string): Promise<void> => {
+        await agent.kill();
+        const flags = ["--kubeconfig", kubeconfig, "--pod-prefix", "10.192.10.0/24"];
+        agent = await Agent.start(machine, { ...options, flags, env: { NODE_NAME: node } });
+      };
+      await restarted("another");
+      await announces(agent, ["10.192.10.0/24"], ["10.192.10.1"]);
+      await restarted(nodeName);
+      await announces(agent, ["10.192.10.0/24", "10.192.7.0/24"], ["10.192.10.1", "10.192.7.1"]);
+
       await kube.come();
       await reports(agent);
       await kube.put(["10.192.8.0/24"]);
-      await announces(agent, ["10.192.9.0/24", "10.192.8.0/24"], ["10.192.9.1", "10.192.8.1"]);
+      await announces(agent, ["10.192.10.0/24", "10.192.8.0/24"], ["10.192.10.1", "10.192.8.1"]);
     } finally {
       await end(agent);
       await kube.come();

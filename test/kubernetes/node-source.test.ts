@@ -65,7 +65,7 @@ async function gives(source: KubernetesPodNetwork, wanted: readonly string[]): P
   await waitFor(() => source.state.get().answered && text() === wanted.join(" "), {
     limitMs: 5_000,
     what: `prefixes ${wanted.join(" ")}`,
-    detail: () => `${text()}; ${JSON.stringify(source.state.get())}`,
+    detail: () => `${text()}; ${JSON.stringify(source.state.get().problems)}`,
   });
 }
 
@@ -92,7 +92,12 @@ function list(podCIDRs: readonly string[]): KubeAnswer {
 describe("kubernetesPodNetwork()", () => {
   test("waits for the Node, takes what it gets, follows each change and lets go when it is deleted", async () => {
     const source = await start();
-    expect(source.state.get()).toEqual({ answered: false, problems: [] });
+    expect(source.state.get()).toEqual({
+      answered: false,
+      problems: [],
+      source: "Kubernetes Node n1",
+      given: [],
+    });
     await gives(source, []);
     await reports(
       source,
@@ -139,6 +144,12 @@ describe("kubernetesPodNetwork()", () => {
       "prefix-malformed",
       "prefix-malformed",
     ]);
+    // What is fixed is no gift of the Node, unless it gives the same.
+    expect(source.state.get().given?.map(({ text }) => text)).toEqual(["10.192.9.0/24", ...one]);
+    api.put("n1", ["10.192.8.0/24"]);
+    await gives(source, ["10.192.9.0/24", "10.192.8.0/24"]);
+    await reports(source);
+    expect(source.state.get().given?.map(({ text }) => text)).toEqual(["10.192.8.0/24"]);
   });
 
   test("gives what is fixed before it has an answer", async () => {
