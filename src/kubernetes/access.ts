@@ -12,6 +12,7 @@ import type { Clock } from "../async.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
 import { readRegularFile } from "../host/files.ts";
+import { subjectOf } from "../trust/certificate.ts";
 import { revealKey } from "../trust/credentials.ts";
 import { findPlugin, runPlugin, type PluginCluster, type PluginCredentials } from "./exec-plugin.ts";
 import {
@@ -190,7 +191,8 @@ export class ApiAccess {
 interface Pair {
   readonly cert: string;
   readonly key: KeyObject;
-  readonly subject: string;
+  /** In quotes: the subject of the certificate, or the names that it has instead. */
+  readonly name: string;
 }
 
 interface Bearer {
@@ -210,7 +212,7 @@ function isPlain({ server }: KubeAccess): boolean {
 }
 
 function identityOf(pair: Pair | undefined, bearer: Bearer | undefined): string {
-  const certificate = pair === undefined ? [] : [`client certificate ${quote(pair.subject)}`];
+  const certificate = pair === undefined ? [] : [`client certificate ${pair.name}`];
   return [...certificate, ...(bearer === undefined ? [] : [bearer.source])].join(" and ");
 }
 
@@ -317,14 +319,17 @@ function pairOf(
     );
   }
   const privateKey = decodeKey(keyText, key, origin);
+  const name = quote(nameOf(own));
   if (!own.checkPrivateKey(privateKey)) {
-    throw unusablePem(
-      key,
-      origin,
-      `it is not the key of certificate ${quote(own.subject.replaceAll("\n", " "))}`,
-    );
+    throw unusablePem(key, origin, `it is not the key of certificate ${name}`);
   }
-  return { cert: blocks.join("\n"), key: privateKey, subject: own.subject.replaceAll("\n", " ") };
+  return { cert: blocks.join("\n"), key: privateKey, name };
+}
+
+/** What it is called in one line. A certificate needs no subject; it may have names beside, or none at all. */
+function nameOf(certificate: X509Certificate): string {
+  const subject = subjectOf(certificate).replaceAll("\n", " ");
+  return subject === "" ? (certificate.subjectAltName ?? "") : subject;
 }
 
 function certificateBlocks(text: string): readonly string[] {

@@ -308,7 +308,10 @@ export class FakeKubeApi implements AsyncDisposable {
     if (authorization?.startsWith("Basic ") === true) {
       return new TextDecoder().decode(Uint8Array.fromBase64(authorization.slice(6))).split(":")[0];
     }
-    return socket.authorized ? String(socket.getPeerCertificate().subject.CN) : undefined;
+    // Without a subject there is none here either.
+    const { subject }: { readonly subject?: { readonly CN?: string | string[] } } =
+      socket.getPeerCertificate();
+    return socket.authorized && subject?.CN !== undefined ? String(subject.CN) : undefined;
   }
 
   #list(socket: TLSSocket, name: string | undefined): void {

@@ -17,10 +17,13 @@ const client = kubeCertificate("system:node:n1", ca);
 const other = kubeCertificate("other", ca);
 const expired = kubeCertificate("system:node:n1", ca, { notAfter: new Date("2026-01-31T00:00:00Z") });
 const rsa = kubeCertificate("rsa", ca, { keys: generateKeyPairSync("rsa", { modulusLength: 2048 }) });
+// Names beside, and nothing in the subject: it is legal.
+const nameless = kubeCertificate("", ca, { dnsName: "n1.example" });
 const never = new AbortController().signal;
 
 const pemOf = ({ certificate }: KeyedCertificate): string => certificate.toString();
 const keyOf = ({ key }: KeyedCertificate): string => revealKey(key);
+const pairTls = (pair: KeyedCertificate) => ({ cert: pemOf(pair).trim(), key: keyOf(pair) });
 
 /** Files beside a kubeconfig "config" that has this user and cluster. */
 interface Scene {
@@ -80,6 +83,11 @@ describe("ApiAccess", () => {
         identity: 'client certificate "CN=system:node:n1"',
         tls: { ca: pemOf(ca).trim(), cert: pemOf(client).trim(), key: keyOf(client) },
       },
+    },
+    {
+      name: "a client certificate without a subject, by the names in it",
+      scene: { user: pair, files: { "c.pem": pemOf(nameless), "k.pem": keyOf(nameless) } },
+      want: { headers: {}, identity: 'client certificate "DNS:n1.example"', tls: pairTls(nameless) },
     },
     {
       name: "certificate and key in one file, as kubelet keeps them, with the one above it",
@@ -175,6 +183,11 @@ describe("ApiAccess", () => {
       name: "with the key of another certificate",
       scene: { user: pair, files: { "c.pem": pemOf(client), "k.pem": keyOf(other) } },
       want: /^Cannot use client-key ".*\/k\.pem" of .*: it is not the key of certificate "CN=system:node:n1"$/,
+    },
+    {
+      name: "with the key of another certificate, which has no subject",
+      scene: { user: pair, files: { "c.pem": pemOf(nameless), "k.pem": keyOf(other) } },
+      want: /client-key ".*\/k\.pem" of .*: it is not the key of certificate "DNS:n1\.example"$/,
     },
     {
       name: "with a key that cannot be decoded",
