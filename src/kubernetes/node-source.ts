@@ -4,7 +4,8 @@
  * Listed, then watched from the version of the list on, with bookmarks; each watch is ended by the API server after some
  * two minutes and opened again where it ended. Whatever goes wrong leads back to the list, with backoff. Level, not
  * edge: what is known stays while the API is away, and is replaced by what it says next. A Node that is not there has no
- * pod networks, and is waited for.
+ * pod networks, and is waited for. An error that nobody has foreseen, of a library that reads what others wrote, is tried
+ * again too: it costs the news of this source, never the agent.
  *
  * Before the first answer nothing is known, which is something else than no pod networks: `state` says so, and `Service`
  * goes on with what the run before knew.
@@ -83,6 +84,8 @@ class NodeSource implements KubernetesPodNetwork {
   #ofNode: readonly Problem[] = [];
   #ofApi: readonly Problem[] = [];
   #resourceVersion = "";
+  /** Where the last error came from that nobody has foreseen: told once, not at every try. */
+  #unforeseen: string | undefined;
   /** Watches in a row that were cut as soon as they were open. */
   #cut = 0;
 
@@ -184,7 +187,6 @@ class NodeSource implements KubernetesPodNetwork {
   }
 
   #failed(error: unknown): void {
-    if (!(error instanceof ClusternetError)) throw error;
     if (error instanceof ApiError && error.status === 401) this.#access.refused();
     // A stream that was cut is no failure before the API cannot be reached again; nor is a version that is too old.
     const isCut = error instanceof StreamLostError || (error instanceof ApiError && error.status === gone);
@@ -195,7 +197,23 @@ class NodeSource implements KubernetesPodNetwork {
     const kept = this.state.get().answered
       ? "what it said last is kept"
       : "what was known before the start is kept";
-    this.#wayIs([{ kind: "source-failed", message: `${describeInLine(error)}; ${kept}` }]);
+    this.#wayIs([{ kind: "source-failed", message: `${this.#reasonOf(error)}; ${kept}` }]);
+  }
+
+  #reasonOf(error: unknown): string {
+    if (error instanceof ClusternetError) return describeInLine(error);
+    // Not its message, here or in the log: nobody knows what it quotes, and keys and tokens are read here.
+    const name = error instanceof Error ? error.name : typeof error;
+    const places = error instanceof Error ? (error.stack?.match(/^ +at .*$/gm) ?? []) : [];
+    const at = places.map((place) => place.trim()).join("; ");
+    if (at !== this.#unforeseen) {
+      this.#log.error("Unexpected error while following the Kubernetes Node, please report it", {
+        error: name,
+        at,
+      });
+    }
+    this.#unforeseen = at;
+    return `Cannot follow Kubernetes Node ${quote(this.#name)}: unexpected ${name}, please report it with what the log says of it`;
   }
 
   #take(node: NodeObject | undefined): void {

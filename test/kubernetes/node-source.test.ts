@@ -1,5 +1,5 @@
 /** The pod networks of a Node followed: stories against an API server that does everything to be misunderstood. */
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -20,6 +20,7 @@ let clock: FakeClock;
 let stop: AbortController;
 let running: Promise<void> | undefined;
 let warnings: string[];
+let errors: string[];
 
 beforeEach(async () => {
   api = await FakeKubeApi.start();
@@ -29,6 +30,7 @@ beforeEach(async () => {
   clock.nextRandom = 0;
   stop = new AbortController();
   warnings = [];
+  errors = [];
 });
 afterEach(async () => {
   stop.abort();
@@ -52,7 +54,11 @@ async function start(
     node: "n1",
     clock,
     environment: { PATH: process.env["PATH"] },
-    log: { ...silentLogger, warn: (message) => void warnings.push(message) },
+    log: {
+      ...silentLogger,
+      warn: (message) => void warnings.push(message),
+      error: (message, fields) => void errors.push(`${message}: ${fields?.["error"]} ${fields?.["at"]}`),
+    },
     ...(options.fixed === undefined ? {} : { fixed: new Prefixes(options.fixed) }),
   });
   running = source.run(stop.signal);
@@ -397,6 +403,44 @@ echo '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","s
     await writeFile(config(), good);
     await reports(source);
     await gives(source, one);
+  });
+
+  test("goes on with a client certificate that has no subject", async () => {
+    api.put("n1", one);
+    const source = await start({ user: { token: api.token("alice") } });
+    await gives(source, one);
+    await watched();
+    await writeFile(config(), api.kubeconfig(api.clientCertificate("", { dnsName: "n1.example" })));
+    api.cut();
+    // The API server, which knows users by the subject, is the one to refuse it.
+    await reports(source, /does not accept the credentials, client certificate "DNS:n1\.example" \(401\)/);
+    await writeFile(config(), api.kubeconfig({ token: api.token("bob") }));
+    await reports(source);
+    await watched();
+  });
+
+  test("an error that nobody has foreseen is reported without what it quotes, and costs nothing but news", async () => {
+    api.put("n1", one);
+    const source = await start();
+    await gives(source, one);
+    await watched();
+    // Stands for a library that reads what others wrote, and breaks on it.
+    const broken = spyOn(clock, "wallTime").mockImplementation(() => {
+      throw new TypeError("cannot read SECRET");
+    });
+    api.cut();
+    await reports(
+      source,
+      /^Cannot follow Kubernetes Node "n1": unexpected TypeError, please report it with what the log says of it; what it said last is kept$/,
+    );
+    await gives(source, one);
+    expect(errors).toHaveLength(1);
+    expect(errors[0]).toMatch(/^Unexpected error while following .*: TypeError at .*node-source\.test\.ts/);
+    expect(errors.join()).not.toContain("SECRET");
+    broken.mockRestore();
+    api.put("n1", two);
+    await gives(source, two);
+    await reports(source);
   });
 
   test("says the same only once: no new value, whatever else of the Node changes", async () => {
