@@ -21,7 +21,7 @@ import {
   type RefusedPrefix,
 } from "./core/negotiation.ts";
 import type { Node, NodeId } from "./core/node.ts";
-import { decodePrefix, hostPrefix, type Address } from "./core/prefix.ts";
+import { decodePrefix, hostPrefix, type Address, type Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import type { CuratorConnection } from "./curator/connection.ts";
 import { CuratorError } from "./errors.ts";
@@ -72,7 +72,7 @@ export class Announcer {
   /** The Curator knew this node by its address when that was tried. */
   #triedAsShown = false;
   /** As the last try that was taken: what the Curator holds as far as this program knows. */
-  #held: Announcement | undefined;
+  #held: readonly Prefix[] | undefined;
   #waiting: Waiting | undefined;
   /** The announcement that has had its tries. */
   #negotiated: string | undefined;
@@ -143,7 +143,7 @@ export class Announcer {
       if (refusal !== undefined && !request.isShown) return this.#wait({ key, connection, refusal });
       try {
         await connection.announce({ publicKey, prefixes: tried }, signal);
-        this.#held = { publicKey, prefixes: tried };
+        this.#held = tried;
         // It has replaced what was accepted before.
         if (this.#accepted?.key !== key) this.#accepted = undefined;
         state = foldTaken(state, tried);
@@ -169,9 +169,10 @@ export class Announcer {
   }
 
   #start({ announcement, externalAddress, shown }: AnnounceRequest, key: string): Negotiation {
-    const { publicKey, prefixes } = announcement;
-    const ofPicture = shown?.publicKey === publicKey ? shown.prefixes.map(canonical) : [];
-    const ofOwn = this.#held?.publicKey === publicKey ? this.#held.prefixes.map(({ text }) => text) : [];
+    const { prefixes } = announcement;
+    // Under whatever key: a new key takes no prefix from this node, and must not withdraw one either.
+    const ofPicture = shown?.prefixes.map(canonical) ?? [];
+    const ofOwn = this.#held?.map(({ text }) => text) ?? [];
     return startNegotiation({
       wanted: prefixes,
       held: [...ofPicture, ...ofOwn],

@@ -529,7 +529,13 @@ describe("Push, at a Curator that refuses all for one prefix,", () => {
     await run.end();
   });
 
-  test("never takes away what the Curator held before this program was started", async () => {
+  test.each([
+    { name: "this program was started", key: {} },
+    {
+      name: "this node had another key",
+      key: { publicKey: privateKeyFromBytes(new Uint8Array(32).fill(7)).publicKey },
+    },
+  ])("never takes away what the Curator held before $name", async ({ key }) => {
     // The picture comes after the first refusal.
     const run = began();
     run.pull.set({ ...run.pull.get(), heardOut: false });
@@ -539,7 +545,7 @@ describe("Push, at a Curator that refuses all for one prefix,", () => {
     await until(() => run.curator.log.length === 1);
     await run.clock.advance(9_000);
     expect([run.curator.log.length, run.kinds()]).toEqual([1, []]);
-    run.pull.set({ ...run.pull.get(), selfNode: seen("10.192.1.0/24", "FD10:C1:0:1::/64") });
+    run.pull.set({ ...run.pull.get(), selfNode: { ...seen("10.192.1.0/24", "FD10:C1:0:1::/64"), ...key } });
     await until(() => run.curator.announced.at(-1)?.includes("fd10") === true);
     await run.clock.advance(0);
     for (const line of run.curator.log) {
