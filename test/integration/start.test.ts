@@ -104,8 +104,20 @@ interface Outcome {
   readonly stderr: string;
 }
 
+/** The kernel takes a moment to be done with an IPv6 address: its own route comes last. */
+async function settledAddresses(machine: Machine): Promise<boolean> {
+  const addresses = await machine.exec(["ip", "-6", "-o", "address"]);
+  const routes = await machine.exec(["ip", "-6", "route", "show", "table", "local"]);
+  const own = Array.from(addresses.matchAll(/inet6 ([^/ ]+)/g), ([, address = ""]) => address);
+  return !addresses.includes(" tentative") && own.every((address) => routes.includes(`local ${address} `));
+}
+
 /** Everything of the host's network that the program might touch. */
 async function snapshot(machine: Machine): Promise<Record<string, readonly string[]>> {
+  await waitFor(() => settledAddresses(machine), {
+    limitMs: soonMs,
+    what: "addresses that are there to stay",
+  });
   const commands = {
     ruleset: ["nft", "list", "ruleset"],
     rules: ["ip", "rule"],
