@@ -19,6 +19,9 @@ import { processesOf } from "../lab/remains.ts";
 import { finishPing, nothingLost, paperNode, soonMs, Stage } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
 
+/** Its multiples, whole parts left out, lie nowhere close together. */
+const goldenRatio = 0.618_034;
+
 let lab: Lab;
 beforeAll(async () => {
   lab = await Lab.create();
@@ -79,8 +82,8 @@ describe("an agent", () => {
       async (fault) => {
         for (let kill = 0; kill < kills; kill++) {
           const flowing = flow.start();
-          // Any moment, that of a start too: nothing is waited for.
-          await Bun.sleep(Math.random() * 300);
+          // Moments all over the first 300 ms, that of a start among them, the same in each run: nothing is waited for.
+          await Bun.sleep(((kill * goldenRatio) % 1) * 300);
           await fault.make(() => stage.agent.kill());
           const held = flow.numberIn(await readFile(stage.file, "utf8"));
           expect(held).toBeGreaterThanOrEqual(flow.settled);
