@@ -20,9 +20,9 @@ export interface Logger {
   error(message: string, fields?: LogFields): void;
 }
 
-/** A logger that can be told secrets: a text given to `redact` never appears in any later line. */
+/** A logger that can be told secrets: a text given to `redact` never appears in any later line, or not before `until` aborts. */
 export interface RedactingLogger extends Logger {
-  redact(secret: string): void;
+  redact(secret: string, until?: AbortSignal): void;
 }
 
 export const silentLogger: RedactingLogger = { debug() {}, info() {}, warn() {}, error() {}, redact() {} };
@@ -70,11 +70,49 @@ export function createLog(
     warn: at("warn"),
     error: at("error"),
     print,
-    redact: (secret) => {
+    redact: (secret, until) => {
       // Nothing is between any two characters, so an empty secret would redact everything.
-      if (secret !== "") secrets.add(secret);
+      if (secret === "") return;
+      secrets.add(secret);
+      until?.addEventListener("abort", () => void secrets.delete(secret), { once: true });
     },
   };
+}
+
+/** Shorter than this a secret is a word, or a part of many, and a log without it could not be read. */
+const leastSecretCharacters = 8;
+/** Lines of some large keys, or tokens of some hours. */
+const mostRecentSecrets = 128;
+
+/**
+ * Secrets that others take the place of as time goes by, kept out of a log. Only the newest: a token that is new every
+ * two minutes would fill the memory in a year, and each line is searched for every one.
+ */
+export class RecentSecrets {
+  readonly #log: Pick<RedactingLogger, "redact">;
+  /** The one that was used last at the end. */
+  readonly #ends = new Map<string, AbortController>();
+
+  constructor(log: Pick<RedactingLogger, "redact">) {
+    this.#log = log;
+  }
+
+  /** From now on no line shows any of these. */
+  use(secrets: readonly string[]): void {
+    for (const secret of secrets) {
+      if (secret.length < leastSecretCharacters) continue;
+      const known = this.#ends.get(secret);
+      const end = known ?? new AbortController();
+      if (known === undefined) this.#log.redact(secret, end.signal);
+      this.#ends.delete(secret);
+      this.#ends.set(secret, end);
+    }
+    for (const [secret, end] of this.#ends) {
+      if (this.#ends.size <= mostRecentSecrets) break;
+      this.#ends.delete(secret);
+      end.abort();
+    }
+  }
 }
 
 function renderTextLine(time: Date, level: LogLevel, message: string, fields: LogFields): string {

@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { closeSync, constants, mkdtempSync, openSync, readFileSync, readSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type LogFields, type LogLevel, type LogSettings, createLog } from "../src/log.ts";
+import { type LogFields, type LogLevel, type LogSettings, RecentSecrets, createLog } from "../src/log.ts";
 import { stderrWriter, writeStdout } from "../src/standard-streams.ts";
 
 const clock = { wallTime: () => new Date("2026-12-01T12:00:00.000Z") };
@@ -94,6 +94,33 @@ test.each<{ level: LogLevel; want: string }>([
       .join(" ")
       .trim(),
   ).toBe(want);
+});
+
+test("a secret given to redact() for a time appears again after it", () => {
+  const { lines, log } = recorded({ format: "text", level: "info" });
+  const until = new AbortController();
+  log.redact("SECRET", until.signal);
+  log.info("a SECRET");
+  until.abort();
+  log.info("a SECRET");
+  expect(lines.map((line) => line.trim().split(" a ").at(-1))).toEqual(["[redacted]", "SECRET"]);
+});
+
+function token(number: number): string {
+  return `token-${String(number).padStart(4, "0")};`;
+}
+
+test("RecentSecrets hides the newest 128, those in use among them, and no short word", () => {
+  const { lines, log } = recorded({ format: "text", level: "info" });
+  const secrets = new RecentSecrets(log);
+  secrets.use(["short", "in-use-all-the-time"]);
+  for (let number = 0; number < 1_000; number++) secrets.use([token(number), "in-use-all-the-time"]);
+  log.info(["short", "in-use-all-the-time", ...Array.from({ length: 1_000 }, (_, i) => token(i))].join(" "));
+  const line = lines.join();
+  expect(line.match(/\[redacted\]/g)).toHaveLength(128);
+  expect(line).toContain(`short [redacted] ${token(0)}`);
+  expect(line).toContain(token(872));
+  expect(line).not.toContain(token(873));
 });
 
 test("a secret given to redact() appears in no later line, message, field or print", () => {

@@ -13,7 +13,7 @@ import { quote } from "../core/problem.ts";
 import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
 import { readRegularFile } from "../host/files.ts";
 import { subjectOf } from "../trust/certificate.ts";
-import { revealKey } from "../trust/credentials.ts";
+import { revealKey, secretLines } from "../trust/credentials.ts";
 import { findPlugin, runPlugin, type PluginCluster, type PluginCredentials } from "./exec-plugin.ts";
 import {
   isToken,
@@ -43,6 +43,8 @@ export interface ApiConnection {
     readonly rejectUnauthorized?: false;
   };
   readonly proxy?: string;
+  /** Everything in here that nobody may see, in each form in which somebody could repeat it. */
+  readonly secrets: readonly string[];
   /** Who this program says it is, in words: `client certificate "CN=system:node:n1"`. */
   readonly identity: string;
 }
@@ -94,13 +96,24 @@ export class ApiAccess {
   async connect(signal: AbortSignal): Promise<ApiConnection> {
     const access = await this.#read();
     const proxy = access.proxyUrl === undefined ? {} : { proxy: access.proxyUrl };
+    const ofProxy = access.proxyUrl === undefined ? [] : secretsOfUrl(access.proxyUrl);
     // As kubectl: over a line that anybody can read no credentials go.
-    if (isPlain(access)) return { server: access.server, headers: {}, identity: "nobody (no TLS)", ...proxy };
+    if (isPlain(access)) {
+      const identity = "nobody (no TLS)";
+      return { server: access.server, headers: {}, secrets: ofProxy, identity, ...proxy };
+    }
     const ca = access.ca === undefined ? undefined : await readCa(access.ca, access.origin);
-    const { headers = {}, cert, key, identity } = await this.#credentials(access, { signal, ca });
+    const {
+      headers = {},
+      secrets = [],
+      cert,
+      key,
+      identity,
+    } = await this.#credentials(access, { signal, ca });
     return {
       server: access.server,
       headers,
+      secrets: [...secrets, ...(key === undefined ? [] : secretLines(key)), ...ofProxy],
       identity,
       ...proxy,
       tls: {
@@ -180,10 +193,7 @@ export class ApiAccess {
             certificate.key,
             { origin: from, now },
           );
-    const bearer =
-      token === undefined
-        ? undefined
-        : { headers: { authorization: `Bearer ${token}` }, source: `token of ${from}` };
+    const bearer = token === undefined ? undefined : bearerOf(token, `token of ${from}`);
     return { ...pair, ...bearer, identity: identityOf(pair, bearer) };
   }
 }
@@ -197,6 +207,7 @@ interface Pair {
 
 interface Bearer {
   readonly headers: Readonly<Record<string, string>>;
+  readonly secrets: readonly string[];
   /** Which token it is, in words. */
   readonly source: string;
 }
@@ -266,17 +277,31 @@ async function readBearer(user: KubeUser, origin: string): Promise<Bearer | unde
     const found = (await readSmallFile(tokenFile, maxTokenBytes, fail)).text.trim();
     if (found === "") throw fail("it is empty, expected a token");
     if (!isToken(found)) throw fail("it is not printable ASCII without spaces, expected a token");
-    return {
-      headers: { authorization: `Bearer ${found}` },
-      source: `token of ${quote(tokenFile, maxPathCharacters)}`,
-    };
+    return bearerOf(found, `token of ${quote(tokenFile, maxPathCharacters)}`);
   }
-  if (token !== undefined) {
-    return { headers: { authorization: `Bearer ${token}` }, source: `token of the ${origin}` };
-  }
+  if (token !== undefined) return bearerOf(token, `token of the ${origin}`);
   if (basic === undefined) return undefined;
   const pair = new TextEncoder().encode(`${basic.username}:${basic.password}`).toBase64();
-  return { headers: { authorization: `Basic ${pair}` }, source: `user name ${quote(basic.username)}` };
+  return {
+    headers: { authorization: `Basic ${pair}` },
+    secrets: [basic.password, pair],
+    source: `user name ${quote(basic.username)}`,
+  };
+}
+
+function bearerOf(token: string, source: string): Bearer {
+  return { headers: { authorization: `Bearer ${token}` }, secrets: [token], source };
+}
+
+/** The password of a URL, as it is written and as it is meant. */
+function secretsOfUrl(url: string): readonly string[] {
+  const { password } = new URL(url);
+  try {
+    return [password, decodeURIComponent(password)];
+  } catch {
+    // A % that begins no escape: then it is meant as it is written.
+    return [password];
+  }
 }
 
 /** All certificates of the CA file. */

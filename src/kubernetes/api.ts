@@ -133,6 +133,7 @@ function decodeLine(line: string, what: string): WatchEvent {
 class Limit {
   /** How an error begins. */
   readonly what: string;
+  readonly connection: ApiConnection;
   readonly signal: AbortSignal;
   /** What passed its time, for the error. */
   late: string | undefined;
@@ -143,6 +144,7 @@ class Limit {
 
   constructor({ connection, name, clock }: RequestContext, verb: "list" | "watch", caller: AbortSignal) {
     this.what = `Cannot ${verb} Kubernetes Node ${quote(name)} at ${connection.server}`;
+    this.connection = connection;
     this.#clock = clock;
     this.#caller = caller;
     this.signal = AbortSignal.any([caller, this.#stop.signal]);
@@ -266,10 +268,14 @@ export function rbacRule(name: string): string {
   return `{apiGroups: [""], resources: ["nodes"], resourceNames: ["${name}"], verbs: ["list", "watch"]}`;
 }
 
-/** What a server says may repeat what it was sent. */
-function withoutSecrets(text: string, { headers }: ApiConnection): string {
-  const secret = headers["authorization"]?.split(" ")[1] ?? "";
-  return secret === "" ? text : text.replaceAll(secret, "[redacted]");
+/** What others say may repeat what they were sent. To be applied before anything is cut or escaped. */
+function withoutSecrets(text: string, { secrets }: ApiConnection): string {
+  let shown = text;
+  // The longest first: one may be a part of another.
+  for (const secret of secrets.toSorted((a, b) => b.length - a.length)) {
+    if (secret !== "") shown = shown.replaceAll(secret, "[redacted]");
+  }
+  return shown;
 }
 
 const notOfOurCa = "its certificate is not signed by the CA of the kubeconfig";
@@ -296,8 +302,8 @@ function reasonOf(error: unknown): string {
   return reasons[code] ?? messageOf(error).replace(/\. For more information, pass `verbose.*$/, "");
 }
 
-function unreachable({ what, late }: Limit, error: unknown): ClusternetError {
-  return new ClusternetError(`${what}: ${late ?? reasonOf(error)}`);
+function unreachable({ what, late, connection }: Limit, error: unknown): ClusternetError {
+  return new ClusternetError(`${what}: ${late ?? withoutSecrets(reasonOf(error), connection)}`);
 }
 
 /** The whole body as text. Throws ClusternetError when it is too long, cut or late. */
@@ -342,7 +348,7 @@ async function* readLines(response: Response, limit: Limit): AsyncIterable<strin
     }
   } catch (error) {
     if (error instanceof ClusternetError) throw error;
-    throw new StreamLostError(`${limit.what}: ${limit.late ?? reasonOf(error)}`);
+    throw new StreamLostError(unreachable(limit, error).message);
   }
   if (pieces.join("").trim() !== "")
     throw new StreamLostError(`${limit.what}: it ended in the middle of a line`);

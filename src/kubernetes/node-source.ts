@@ -14,7 +14,7 @@ import { Backoff, streamBackoff, systemClock, Value, type Clock, type Watched } 
 import type { Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
 import { ClusternetError, describeInLine, messageOf, UsageError } from "../errors.ts";
-import { silentLogger, type Logger } from "../log.ts";
+import { RecentSecrets, silentLogger, type RedactingLogger } from "../log.ts";
 import type { SourceState } from "../own.ts";
 import { Prefixes } from "../prefixes.ts";
 import { ApiAccess, type AccessOptions } from "./access.ts";
@@ -34,7 +34,7 @@ export interface KubernetesOptions {
   readonly environment?: Readonly<Record<string, string | undefined>>;
   /** Where the service account is. Default: where Kubernetes puts it. */
   readonly serviceAccountDirectory?: string;
-  readonly log?: Logger;
+  readonly log?: RedactingLogger;
   readonly clock?: Clock;
 }
 
@@ -75,7 +75,8 @@ class NodeSource implements KubernetesPodNetwork {
   readonly #name: string;
   readonly #fixed: Prefixes;
   readonly #access: ApiAccess;
-  readonly #log: Logger;
+  readonly #log: RedactingLogger;
+  readonly #secrets: RecentSecrets;
   readonly #clock: Clock;
   readonly #backoff: Backoff;
   /** What the Node alone gives. */
@@ -94,6 +95,7 @@ class NodeSource implements KubernetesPodNetwork {
     this.#name = options.node;
     this.#fixed = options.fixed ?? new Prefixes();
     this.#log = options.log ?? silentLogger;
+    this.#secrets = new RecentSecrets(this.#log);
     this.#clock = options.clock ?? systemClock;
     const access: AccessOptions = {
       kubeconfig,
@@ -183,7 +185,9 @@ class NodeSource implements KubernetesPodNetwork {
   }
 
   async #context(signal: AbortSignal): Promise<RequestContext> {
-    return { connection: await this.#access.connect(signal), name: this.#name, clock: this.#clock };
+    const connection = await this.#access.connect(signal);
+    this.#secrets.use(connection.secrets);
+    return { connection, name: this.#name, clock: this.#clock };
   }
 
   #failed(error: unknown): void {

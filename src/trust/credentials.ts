@@ -101,8 +101,14 @@ export async function readKey(
 
 /** No later line of the log shows the key, whatever somebody puts into a message. */
 export function redactKey({ key }: Pick<Credentials, "key">, log: RedactingLogger): void {
-  const lines = revealKey(key).split("\n");
-  for (const line of lines.filter((each) => each !== "" && !each.startsWith("-----"))) log.redact(line);
+  for (const line of secretLines(key)) log.redact(line);
+}
+
+/** The lines of its PEM text that nobody may see. */
+export function secretLines(key: KeyObject): readonly string[] {
+  return revealKey(key)
+    .split("\n")
+    .filter((line) => line !== "" && !line.startsWith("-----"));
 }
 
 /** The private key as TLS takes it. Call it only where it is handed to the TLS library or written to its file. */

@@ -114,6 +114,7 @@ describe("an API server that answers anything at all:", () => {
     connection = {
       server: `http://127.0.0.1:${server.port}`,
       headers: { authorization: `Bearer ${secret}` },
+      secrets: [secret],
       identity: "token",
     };
   });

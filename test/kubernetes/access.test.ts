@@ -124,17 +124,32 @@ describe("ApiAccess", () => {
     {
       name: "a token file before a token, without the line end",
       scene: { user: { token: "abc", tokenFile: "t" }, files: { t: "from-file\n" } },
-      want: { headers: { authorization: "Bearer from-file" } },
+      want: { headers: { authorization: "Bearer from-file" }, secrets: ["from-file"] },
     },
     {
       name: "a user name",
       scene: { user: { username: "ä", password: "p:q" } },
-      want: { headers: { authorization: "Basic w6Q6cDpx" }, identity: 'user name "\\u{e4}"' },
+      want: {
+        headers: { authorization: "Basic w6Q6cDpx" },
+        identity: 'user name "\\u{e4}"',
+        secrets: ["p:q", "w6Q6cDpx"],
+      },
     },
     {
       name: "a proxy, and a server that is not checked",
       scene: { cluster: { "proxy-url": "http://p:1", "insecure-skip-tls-verify": true } },
       want: { proxy: "http://p:1", tls: { rejectUnauthorized: false } },
+    },
+    {
+      name: "everything at once, each secret of it named",
+      scene: {
+        user: { ...pair, token: "abc" },
+        cluster: { "proxy-url": "http://u:p%2Fq@p:1" },
+        files: pairFiles,
+      },
+      want: {
+        secrets: ["abc", ...keyOf(client).trim().split("\n").slice(1, -1), "p%2Fq", "p/q"],
+      },
     },
     {
       name: "no credentials where there is no TLS",

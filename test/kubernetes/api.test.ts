@@ -49,7 +49,12 @@ function list(context: RequestContext): ReturnType<typeof listNode> {
 describe("listNode()", () => {
   test("says of an answer that is cut off that it was, whatever had come of it", async () => {
     await using server = await RawServer.listen("tcp");
-    const connection = { server: `http://127.0.0.1:${server.port}`, headers: {}, identity: "nobody" };
+    const connection = {
+      server: `http://127.0.0.1:${server.port}`,
+      headers: {},
+      secrets: [],
+      identity: "nobody",
+    };
     const context = { connection, name: "n1", clock: systemClock };
     for (const status of ["200 OK", "500 x"]) {
       server.answer = httpAnswer('{"kind":"NodeList"', status).replace(/Length: \d+/, "Length: 999");
@@ -205,6 +210,24 @@ describe("listNode()", () => {
       user: () => ({ token: "SECRET-TOKEN" }),
       answer: { status: 500, body: JSON.stringify({ message: "bad Bearer SECRET-TOKEN" }) },
       want: 'it answers 500: "bad Bearer [redacted]"',
+    },
+    {
+      name: "a server that repeats name and password, as they were meant and as they were sent",
+      user: () => ({ username: "bob", password: "SECRET/ä 1" }),
+      answer: {
+        status: 403,
+        body: JSON.stringify({
+          message: `bob:SECRET/ä 1, Basic ${new TextEncoder().encode("bob:SECRET/ä 1").toBase64()}; password SECRET/ä 1`,
+        }),
+      },
+      want: 'the right to list this Node is missing for user name "bob" (403): "bob:[redacted], Basic [redacted]; password [redacted]"',
+      hint: rule,
+    },
+    {
+      name: "a server that repeats a token just where its words are cut",
+      user: () => ({ token: "SECRET-TOKEN" }),
+      answer: { status: 500, body: JSON.stringify({ message: `${"x".repeat(295)} SECRET-TOKEN` }) },
+      want: `it answers 500: "${"x".repeat(295)} [red…" (306 characters)`,
     },
     {
       name: "a web page",

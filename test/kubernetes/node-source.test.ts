@@ -21,6 +21,7 @@ let stop: AbortController;
 let running: Promise<void> | undefined;
 let warnings: string[];
 let errors: string[];
+let redacted: string[];
 
 beforeEach(async () => {
   api = await FakeKubeApi.start();
@@ -31,6 +32,7 @@ beforeEach(async () => {
   stop = new AbortController();
   warnings = [];
   errors = [];
+  redacted = [];
 });
 afterEach(async () => {
   stop.abort();
@@ -57,6 +59,7 @@ async function start(
     log: {
       ...silentLogger,
       warn: (message) => void warnings.push(message),
+      redact: (secret) => void redacted.push(secret),
       error: (message, fields) => void errors.push(`${message}: ${fields?.["error"]} ${fields?.["at"]}`),
     },
     ...(options.fixed === undefined ? {} : { fixed: new Prefixes(options.fixed) }),
@@ -354,6 +357,8 @@ describe("kubernetesPodNetwork()", () => {
     await reports(source);
     await watched();
     expect(api.requests.at(-1)?.user).toBe("bob");
+    // Neither is in any line of the log, whoever writes it.
+    expect(redacted).toEqual([old, (await Bun.file(join(directory, "token")).text()).trim()]);
   });
 
   test("asks an exec plugin again when what it gave is refused", async () => {
