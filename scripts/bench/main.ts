@@ -35,6 +35,14 @@ const sizes: Sizes = {
   nodes: Number(values.nodes ?? (values.quick ? 1_000 : 10_000)),
   samples: Number(values.samples ?? (values.quick ? 3 : 7)),
 };
+for (const [name, value] of Object.entries(sizes)) {
+  if (!Number.isInteger(value) || value < 1) refuse(`--${name}`, "a whole number of at least 1");
+}
+
+function refuse(what: string, expected: string): never {
+  console.error(`Cannot run ${what}: expected ${expected}`);
+  process.exit(64);
+}
 
 async function measure(row: Row): Promise<Result> {
   const begun = performance.now();
@@ -79,10 +87,7 @@ const rows = [...agentRows(sizes), ...startRows(), ...curatorRows(sizes)];
 const fanOut = "fan-out";
 const names = [...new Set(rows.map(({ name }) => name)), fanOut];
 const unknown = positionals.find((word) => !names.includes(word));
-if (unknown !== undefined) {
-  console.error(`Cannot run row "${unknown}": expected ${names.join(", ")}`);
-  process.exit(64);
-}
+if (unknown !== undefined) refuse(`row "${unknown}"`, names.join(", "));
 await setup("tests");
 if (await isStale()) await build();
 

@@ -40,13 +40,18 @@ test("bun run bench measures the rows that it is asked for, and writes table, sa
   } finally {
     await rm(out, { recursive: true, force: true });
   }
-}, 60_000);
+});
 
-test("bun run bench says which rows there are", async () => {
-  const run = Bun.spawnSync([process.execPath, program, "nothing"], { stderr: "pipe" });
+test.each([
+  {
+    argv: ["nothing"],
+    want: 'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss, curator, fan-out',
+  },
+  { argv: ["change", "--nodes", "many"], want: "Cannot run --nodes: expected a whole number of at least 1" },
+])("bun run bench refuses $argv and says what it expects", ({ argv, want }) => {
+  const run = Bun.spawnSync([process.execPath, program, ...argv], { stderr: "pipe" });
   expect({ status: run.exitCode, stderr: run.stderr.toString() }).toEqual({
     status: 64,
-    stderr:
-      'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss, curator, fan-out\n',
+    stderr: `${want}\n`,
   });
 });
