@@ -40,7 +40,7 @@ const lastingTurns = 3;
 const burstEvents = 8;
 /** A burst is over when nothing came for this long, and is not waited for longer than that. */
 const burstQuietMs = 4;
-const burstLimitMs = 50;
+const burstLimitMs = 100;
 /** While something fails a hint is followed no sooner than this after the last turn: C4.12 wants drift mended in 2 s. */
 const failingHintMs = 1_500;
 /** So many changed peers are logged singly in a minute; of a cluster in which nodes change all the time the rest is counted. */
