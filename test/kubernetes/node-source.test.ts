@@ -89,6 +89,10 @@ async function reports(source: KubernetesPodNetwork, ...patterns: readonly RegEx
   );
 }
 
+/** How long it has waited between two tries, each time; the limits of the requests are longer. */
+const waits = (): readonly number[] => clock.sleeps.filter((ms) => ms < 20_000).map(Math.round);
+const backedOff = (times: number): Promise<boolean> => waitFor(() => waits().length === times, "a wait");
+
 const watched = (): Promise<boolean> => waitFor(() => api.watching === 1, "a watch");
 
 /** The answer to a list in which Node n1 has these pod networks. */
@@ -282,13 +286,13 @@ describe("kubernetesPodNetwork()", () => {
       source,
       /^Cannot watch Kubernetes Node "n1" .*the right to watch this Node is missing.*verbs: \["list", "watch"\]/,
     );
-    await clock.untilSleeping();
+    await backedOff(1);
     await clock.advance(500);
     await gives(source, two);
-    await clock.untilSleeping();
+    await backedOff(2);
     await clock.advance(1_000);
     await reports(source, /^Cannot watch .* it answers 503/);
-    await clock.untilSleeping();
+    await backedOff(3);
     await clock.advance(2_000);
     await reports(source);
     await watched();
@@ -299,9 +303,8 @@ describe("kubernetesPodNetwork()", () => {
     clock.nextRandom = 0.999;
     api.always = { status: 500 };
     const source = await start();
-    const waits = (): readonly number[] => clock.sleeps.filter((ms) => ms < 20_000).map(Math.round);
     for (let tries = 1; tries <= 7; tries++) {
-      await waitFor(() => waits().length === tries, "a wait");
+      await backedOff(tries);
       if (tries === 7) api.always = undefined;
       await clock.advance(15_000);
     }
@@ -321,12 +324,11 @@ describe("kubernetesPodNetwork()", () => {
     api.put("n1", one);
     clock.nextRandom = 0.999;
     const source = await start();
-    const waits = (): readonly number[] => clock.sleeps.filter((ms) => ms < 20_000).map(Math.round);
     for (let tries = 1; tries <= 3; tries++) {
       await reports(source);
       await watched();
       api.endWatches();
-      await waitFor(() => waits().length === tries, "a wait");
+      await backedOff(tries);
       if (tries < 3) await clock.advance(2_000);
     }
     await reports(
