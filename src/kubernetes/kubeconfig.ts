@@ -58,10 +58,13 @@ export interface KubeAccess {
   readonly user: KubeUser;
 }
 
-/** YAML 1.1 has more words for true, which kubectl takes and YAML 1.2 does not. */
-const trueWords = ["y", "yes", "on"];
+/** YAML 1.1 has more words for true, which kubectl takes and YAML 1.2 does not; also as Yes and YES. */
+const trueWords = ["y", "yes", "on", "true"];
 const booleanOrWord = v.pipe(
-  v.union([v.boolean(), v.picklist([...trueWords, "n", "no", "off"])]),
+  v.union([
+    v.boolean(),
+    v.pipe(v.string(), v.toLowerCase(), v.picklist([...trueWords, "n", "no", "off", "false"])),
+  ]),
   v.transform((found) => found === true || trueWords.includes(String(found))),
 );
 

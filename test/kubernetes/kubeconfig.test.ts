@@ -104,11 +104,6 @@ users:
       want: { insecure: true },
     },
     {
-      name: "the word that YAML 1.1 has for true",
-      cluster: `{${server}, insecure-skip-tls-verify: yes}`,
-      want: { insecure: true },
-    },
-    {
       name: "a proxy",
       cluster: `{${server}, proxy-url: "http://u:p@p:1"}`,
       want: { proxyUrl: "http://u:p@p:1" },
@@ -123,6 +118,16 @@ users:
       cluster: `{${server}, disable-compression: true, x: [1]}`,
       want: {},
     },
+    ...["y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE"].map((word) => ({
+      name: `${word} as true`,
+      cluster: `{${server}, insecure-skip-tls-verify: ${word}}`,
+      want: { insecure: true },
+    })),
+    ...["n", "N", "no", "No", "NO", "off", "Off", "OFF", "False", "FALSE"].map((word) => ({
+      name: `${word} as false`,
+      cluster: `{${server}, insecure-skip-tls-verify: ${word}}`,
+      want: {},
+    })),
   ])("reads of a cluster $name", ({ cluster, want }) => {
     const { ca, server, serverName, insecure, proxyUrl } = parseKubeconfig(config(cluster), path);
     expect({ ca, server, serverName, insecure, proxyUrl }).toEqual({
