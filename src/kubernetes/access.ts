@@ -80,14 +80,18 @@ export class ApiAccess {
   async check(): Promise<readonly string[]> {
     const access = await this.#read();
     if (access.ca !== undefined) await readCa(access.ca, access.origin);
-    await this.#credentials(access, undefined);
+    const { early } = await this.#credentials(access, undefined);
+    // No reason to end: a machine whose clock is not set yet may be starting.
+    const warnings = early === undefined ? [] : [early.message];
     if (isPlain(access)) {
       return [
+        ...warnings,
         `No TLS to the Kubernetes API ${access.server}: whoever can answer in its place decides about this node's pod prefixes`,
       ];
     }
-    if (!access.insecure) return [];
+    if (!access.insecure) return warnings;
     return [
+      ...warnings,
       `insecure-skip-tls-verify in ${access.origin}: whoever can answer in place of ${access.server} decides about this node's pod prefixes, and gets its credentials`,
     ];
   }
@@ -108,8 +112,10 @@ export class ApiAccess {
       secrets = [],
       cert,
       key,
+      early,
       identity,
     } = await this.#credentials(access, { signal, ca });
+    if (early !== undefined) throw early;
     return {
       server: access.server,
       headers,
@@ -203,6 +209,8 @@ interface Pair {
   readonly key: KeyObject;
   /** In quotes: the subject of the certificate, or the names that it has instead. */
   readonly name: string;
+  /** When it is not valid yet. */
+  readonly early?: SettingsError;
 }
 
 interface Bearer {
@@ -335,20 +343,20 @@ function pairOf(
   }
   const own = decodeCertificate(first, certificate, origin);
   for (const other of blocks.slice(1)) decodeCertificate(other, certificate, origin);
+  const here = `and the clock here says ${now.toUTCString()}`;
   if (new Date(own.validTo) < now) {
-    throw unusablePem(
-      certificate,
-      origin,
-      `it expired on ${own.validTo}, and the clock here says ${now.toUTCString()}`,
-      "Renew the certificate, or set the clock",
-    );
+    const hint = "Renew the certificate, or set the clock";
+    throw unusablePem(certificate, origin, `it expired on ${own.validTo}, ${here}`, hint);
   }
   const privateKey = decodeKey(keyText, key, origin);
   const name = quote(nameOf(own));
   if (!own.checkPrivateKey(privateKey)) {
     throw unusablePem(key, origin, `it is not the key of certificate ${name}`);
   }
-  return { cert: blocks.join("\n"), key: privateKey, name };
+  const pair = { cert: blocks.join("\n"), key: privateKey, name };
+  if (new Date(own.validFrom) <= now) return pair;
+  const reason = `it is not valid before ${own.validFrom}, ${here}`;
+  return { ...pair, early: unusablePem(certificate, origin, reason, "Set the clock, or wait until then") };
 }
 
 /** What it is called in one line. A certificate needs no subject; it may have names beside, or none at all. */

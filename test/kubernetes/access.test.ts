@@ -16,6 +16,7 @@ const ca = makeClusterCa(issued);
 const client = kubeCertificate("system:node:n1", ca);
 const other = kubeCertificate("other", ca);
 const expired = kubeCertificate("system:node:n1", ca, { notAfter: new Date("2026-01-31T00:00:00Z") });
+const early = kubeCertificate("system:node:n1", ca, { notBefore: new Date("2026-03-01T00:00:01Z") });
 const rsa = kubeCertificate("rsa", ca, { keys: generateKeyPairSync("rsa", { modulusLength: 2048 }) });
 // Names beside, and nothing in the subject: it is legal.
 const nameless = kubeCertificate("", ca, { dnsName: "n1.example" });
@@ -299,6 +300,22 @@ describe("ApiAccess", () => {
       const warnings = await access.check();
       expect(warnings).toHaveLength(want.length);
       for (const [index, pattern] of want.entries()) expect(warnings[index]).toMatch(pattern);
+    });
+  });
+
+  test("waits for the time of a certificate that is not valid yet, and does not end the start for it", async () => {
+    const scene = { user: pair, files: { "c.pem": pemOf(early), "k.pem": keyOf(early) } };
+    await withAccess(scene, async (access, directory, clock) => {
+      const said = `Cannot use client-certificate "${directory}/c.pem" of the kubeconfig "${directory}/config": it is not valid before Mar  1 00:00:01 2026 GMT, and the clock here says Sun, 01 Mar 2026 00:00:00 GMT`;
+      expect(await access.check()).toEqual([said]);
+      expect(await failure(() => access.connect(never))).toEqual({
+        message: said,
+        exit: 78,
+        hint: "Set the clock, or wait until then",
+      });
+      await clock.advance(1_000);
+      expect(await access.check()).toEqual([]);
+      expect((await access.connect(never)).tls?.cert).toBe(pemOf(early).trim());
     });
   });
 
