@@ -97,6 +97,7 @@ export function planDown(
   );
   // The guard last: nothing else keeps packets from another way out.
   for (const network of networks.values()) {
+    if (isRoutedElsewhere(draft.seen, network, wanted.interfaceName)) continue;
     for (const step of removals(draft.seen, network).toReversed()) draft.take(step);
   }
   return { steps: draft.steps, problems };
@@ -424,6 +425,14 @@ function removeLoopback(
       draft.take({ kind: "remove-loopback", address: parseAddress(text) });
     }
   }
+}
+
+/** Whether an agent with another interface routes the network: route and guard are its own then. */
+function isRoutedElsewhere(seen: SeenHost, network: Prefix, interfaceName: string): boolean {
+  return routesOf(seen, network).some(
+    (route) =>
+      route.protocol === routeProtocol && route.device !== undefined && route.device !== interfaceName,
+  );
 }
 
 /** What takes every route of ours for a network away, its guard first. */

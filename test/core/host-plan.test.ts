@@ -604,6 +604,22 @@ describe("planDown()", () => {
     expect(down(seen, { addedLoopback: new Set() })).toEqual({ steps: [], problems: ["interface-foreign"] });
   });
 
+  test("leaves route and guard of an agent that has another interface", () => {
+    const elsewhere = done.routes.map((route) =>
+      route.device === undefined ? route : { ...route, device: "cn2" },
+    );
+    const { interface: _none, ...withoutLink } = done;
+    expect(down({ ...withoutLink, routes: elsewhere }, { addedLoopback: new Set() })).toEqual({
+      steps: [],
+      problems: [],
+    });
+    expect(down({ ...done, routes: [...done.routes, ...elsewhere] }).steps).toEqual([
+      "ip link delete dev clusternet",
+      "ip address delete 10.192.1.1/32 dev lo",
+      "ip address delete fd00:1::1/128 dev lo",
+    ]);
+  });
+
   test("takes away the guard of an earlier ClusterNet too", () => {
     const former = parsePrefix("10.64.0.0/16");
     const seen: SeenHost = {
