@@ -606,7 +606,7 @@ describe("planDown()", () => {
 
   test("leaves route and guard of an agent that has another interface", () => {
     const elsewhere = done.routes.map((route) =>
-      route.device === undefined ? route : { ...route, device: "cn2" },
+      route.device === undefined ? route : { ...route, device: "cn2", src: "10.192.9.1" },
     );
     const { interface: _none, ...withoutLink } = done;
     expect(down({ ...withoutLink, routes: elsewhere }, { addedLoopback: new Set() })).toEqual({
