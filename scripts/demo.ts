@@ -110,6 +110,8 @@ async function tellPeers(nodes: readonly Node[]): Promise<void> {
     const status = await node.status();
     if (status === undefined) continue;
     for (const { id, endpoint, prefixes, latestHandshakeAt } of status.peers) {
+      // On the interface and in no mesh: just being taken away.
+      if (id === null) continue;
       if (!node.told.has(id)) {
         say(node.name, `peer ${id} added: ${endpoint ?? "no endpoint"}, ${prefixes.join(", ")}`);
         node.told.set(id, false);
