@@ -524,6 +524,24 @@ describe("down", () => {
     await machine.exec(["nft", "delete", "table", "inet", "foreign"]);
     expect(await snapshot(machine)).toEqual(before);
   });
+
+  test("of another interface leaves route and guard of an agent, running or stopped", async () => {
+    await using place = await Place.create();
+    const { machine } = place;
+    const agent = await place.start();
+    await agent.status(({ agent: { ready } }) => ready, soonMs);
+    const routes = async (): Promise<string> =>
+      (await machine.exec(["ip", "route", "show", "proto", "129"])) +
+      (await machine.exec(["ip", "-6", "route", "show", "proto", "129"]));
+    const before = await routes();
+    expect(before).toContain("unreachable 10.192.0.0/11");
+    const other = ["down", "--data-dir", join(agent.dataDirectory, "none"), "--interface", "cn2"];
+    const besides = await machine.run([executable, ...other]);
+    expect([besides.code, besides.stderr, await routes()]).toEqual([0, "", before]);
+    await agent.process.stop();
+    const after = await machine.run([executable, ...other]);
+    expect([after.code, after.stderr, await routes()]).toEqual([0, "", before]);
+  });
 });
 
 describe("a restart", () => {
