@@ -14,7 +14,7 @@ import { ClusternetError, type ExitStatus, SettingsError, describeError, exitSta
 import { createFollowCommand, createRunCommand, findProgram } from "../host/command.ts";
 import { type HostMemory, type HostRemembers, createHost } from "../host/host.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
-import { type Locks, acquireLocks, findHolder } from "../host/lock.ts";
+import { type Locks, acquireFreeNetworks, acquireLocks, findHolder } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
 import type { Logger } from "../log.ts";
@@ -73,11 +73,17 @@ async function takeAway(
     log,
     clock,
   });
-  const { complete, done, problems } = await host.down({
-    interfaceName,
-    clusterNets: await findClusterNets(state, interfaceName, run),
-    publicKey: await ownKey(join(dataDirectory, keyFileName), log),
-  });
+  const clusterNets = await findClusterNets(state, interfaceName, run);
+  const publicKey = await ownKey(join(dataDirectory, keyFileName), log);
+  // An agent whose interface is away just now has nothing but the guard to show that the network is its own.
+  const networks = acquireFreeNetworks(clusterNets.map(({ text }) => text));
+  for (const { network, holder } of networks.held) {
+    log.info("Route and guard stay: another agent keeps them", { network, holder });
+  }
+  const keptByOthers = new Set(networks.held.map(({ network }) => network));
+  const { complete, done, problems } = await host
+    .down({ interfaceName, clusterNets, publicKey, keptByOthers })
+    .finally(() => networks.release());
   for (const step of done) log.info(`Done: ${renderStep(step)}`);
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   if (complete) return exitStatus.ok;

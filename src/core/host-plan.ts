@@ -71,12 +71,18 @@ export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembe
   return { steps: draft.steps, problems };
 }
 
+/** What `down` takes away. */
+export interface DownWanted extends Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey"> {
+  /** Texts of networks that another agent keeps, whether it has its route there or not: route and guard are its own. */
+  readonly keptByOthers?: ReadonlySet<string>;
+}
+
 /**
  * `down`: takes away what is ours. The guards go last: until then no packet for ClusterNet leaves unencrypted.
  * Nothing of ours there: no step.
  */
 export function planDown(
-  wanted: Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey">,
+  wanted: DownWanted,
   seen: SeenHost,
   remembered: Omit<Remembered, "endpoints" | "formerPeers" | "held">,
 ): HostPlan {
@@ -97,6 +103,7 @@ export function planDown(
   );
   // The guard last: nothing else keeps packets from another way out.
   for (const network of networks.values()) {
+    if (wanted.keptByOthers?.has(network.text) === true) continue;
     if (isRoutedElsewhere(draft.seen, network, wanted.interfaceName)) continue;
     for (const step of removals(draft.seen, network).toReversed()) draft.take(step);
   }

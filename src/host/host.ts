@@ -13,6 +13,7 @@ import { foldStep } from "../core/host-fold.ts";
 import {
   planDown,
   planHost,
+  type DownWanted,
   type HostPlan,
   type Remembered,
   type SeenHost,
@@ -102,8 +103,6 @@ export interface HostOptions {
   /** Text of /proc/net/unix; default that of this process' network namespace. */
   readonly readUnixSockets?: () => Promise<string>;
 }
-
-export type DownWanted = Pick<WantedHost, "interfaceName" | "clusterNets" | "publicKey">;
 
 export function createHost(options: HostOptions): LinuxHost {
   return new LinuxHost(options);

@@ -70,15 +70,47 @@ export function acquireLocks({ dataDirectory, interfaceName, clusterNets = [] }:
     directory.release();
   };
   try {
-    sockets.push(bindName(interfaceName, `use interface ${quote(interfaceName)}`, "--interface"));
+    sockets.push(bindName(interfaceName, `Cannot use interface ${quote(interfaceName)}`, "--interface"));
     for (const network of clusterNets) {
-      sockets.push(bindName(network, `route cluster network ${quote(network)}`, "--cluster-net"));
+      sockets.push(bindName(network, cannotRoute(network), "--cluster-net"));
     }
   } catch (error) {
     release();
     throw error;
   }
   return { renew: () => directory.renew(), release };
+}
+
+/** A network that another agent routes. */
+export interface HeldNetwork {
+  readonly network: string;
+  /** Which process that is, in words. */
+  readonly holder: string;
+}
+
+/**
+ * Takes those of the networks that no agent holds, so that none begins to route them meanwhile; `held` are the others.
+ * Throws ClusternetError when a lock cannot be made at all.
+ */
+export function acquireFreeNetworks(
+  networks: readonly string[],
+): Pick<Locks, "release"> & { readonly held: readonly HeldNetwork[] } {
+  const sockets: number[] = [];
+  const held: HeldNetwork[] = [];
+  const release = (): void => {
+    for (const socket of sockets.splice(0)) closeSync(socket);
+  };
+  try {
+    for (const network of networks) {
+      const bound = tryBindName(network, cannotRoute(network));
+      if (typeof bound === "number") sockets.push(bound);
+      else held.push({ network, holder: describeHolder(bound.holder) });
+    }
+  } catch (error) {
+    release();
+    throw error;
+  }
+  return { release, held };
 }
 
 /**
@@ -146,9 +178,22 @@ function lockDirectory(path: string, hint: string): number {
   });
 }
 
-/** `what` this program is to do with it, and the `flag` that gives another name. */
-function bindName(name: string, what: string, flag: string): number {
-  const cannot = `Cannot ${what}`;
+function cannotRoute(network: string): string {
+  return `Cannot route cluster network ${quote(network)}`;
+}
+
+/** `cannot`: what this program cannot do without it; `flag` gives another name. */
+function bindName(name: string, cannot: string, flag: string): number {
+  const bound = tryBindName(name, cannot);
+  if (typeof bound === "number") return bound;
+  throw new ClusternetError(`${cannot}: ${describeHolder(bound.holder)} holds it in this network namespace`, {
+    exit: exitStatus.temporary,
+    hint: `Stop that process first (ss -xap shows it to root), or give this one another with ${flag}`,
+  });
+}
+
+/** The socket that holds the name, or who has it already. */
+function tryBindName(name: string, cannot: string): number | { readonly holder: Holder | undefined } {
   const address = socketAddress(name);
   using libc = openLibc();
   const descriptor = libc.socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -159,10 +204,7 @@ function bindName(name: string, what: string, flag: string): number {
   if (holder === undefined && errno !== EADDRINUSE) {
     throw new ClusternetError(`${cannot}: its lock cannot be made, errno ${errno}`);
   }
-  throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it in this network namespace`, {
-    exit: exitStatus.temporary,
-    hint: `Stop that process first (ss -xap shows it to root), or give this one another with ${flag}`,
-  });
+  return { holder };
 }
 
 /**

@@ -620,6 +620,17 @@ describe("planDown()", () => {
     ]);
   });
 
+  test("leaves the guard of a network that another agent keeps, whose interface is away", () => {
+    const { interface: _none, ...withoutLink } = done;
+    const seen = { ...withoutLink, routes: done.routes.filter(({ type }) => type === "unreachable") };
+    const { steps, problems } = planDown(
+      { ...three, keptByOthers: new Set([net4.text]) },
+      seen,
+      remembered({ addedLoopback: new Set() }),
+    );
+    expect([steps.map((step) => renderStep(step)), problems]).toEqual([guards.slice(1), []]);
+  });
+
   test("takes away the guard of an earlier ClusterNet too", () => {
     const former = parsePrefix("10.64.0.0/16");
     const seen: SeenHost = {

@@ -3,7 +3,13 @@ import { describe, expect, test } from "bun:test";
 import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
-import { acquireLocks, findHolder, type AgentPlaces, type Places } from "../../src/host/lock.ts";
+import {
+  acquireFreeNetworks,
+  acquireLocks,
+  findHolder,
+  type AgentPlaces,
+  type Places,
+} from "../../src/host/lock.ts";
 import { failure, onDisk, withDirectory } from "./temporary.ts";
 
 const lockModule = join(import.meta.dir, "../../src/host/lock.ts");
@@ -284,6 +290,27 @@ describe("Locks.renew()", () => {
         expect((await failure(() => acquireLocks(elsewhere))).exit).toBe(75);
       });
       locks.release();
+    });
+  });
+});
+
+describe("acquireFreeNetworks()", () => {
+  test("takes what no agent routes until it is released, and names who routes the others", async () => {
+    await withPlaces(async (places, other) => {
+      const [mine, theirs] = ["10.195.0.0/30", "10.195.0.4/30"];
+      await whileHeld({ ...places, clusterNets: [theirs] }, async ({ pid }) => {
+        const { held, release } = acquireFreeNetworks([mine, theirs]);
+        expect(held).toEqual([
+          {
+            network: theirs,
+            holder: expect.stringMatching(new RegExp(`^process ${pid} \\(`)) as unknown as string,
+          },
+        ]);
+        const wanted = { ...other, clusterNets: [mine] };
+        expect((await failure(() => acquireLocks(wanted))).exit).toBe(75);
+        release();
+        tryLocks(wanted);
+      });
     });
   });
 });

@@ -525,7 +525,7 @@ describe("down", () => {
     expect(await snapshot(machine)).toEqual(before);
   });
 
-  test("of another interface leaves route and guard of an agent, running or stopped", async () => {
+  test("of another interface leaves route and guard of an agent, running, without interface or stopped", async () => {
     await using place = await Place.create();
     const { machine } = place;
     const agent = await place.start();
@@ -537,7 +537,19 @@ describe("down", () => {
     expect(before).toContain("unreachable 10.192.0.0/11");
     const other = ["down", "--data-dir", join(agent.dataDirectory, "none"), "--interface", "cn2"];
     const besides = await machine.run([executable, ...other]);
-    expect([besides.code, besides.stderr, await routes()]).toEqual([0, "", before]);
+    const kept = expect.stringMatching(
+      /^\S+Z INFO {2}Route and guard stay: .* network=10\.192\.0\.0\/11 holder="process \d+ /,
+    );
+    expect([besides.code, besides.stderr, await routes()]).toEqual([0, kept, before]);
+    // While its interface is away the guard is all that is there, and stays too.
+    agent.process.kill("SIGSTOP");
+    await machine.ip("link delete clusternet");
+    const guard = await routes();
+    const meanwhile = await machine.run([executable, ...other]);
+    expect([meanwhile.code, meanwhile.stderr, await routes()]).toEqual([0, kept, guard]);
+    expect(guard).toContain("unreachable 10.192.0.0/11");
+    agent.process.kill("SIGCONT");
+    await waitFor(async () => (await routes()) === before, { limitMs: soonMs, what: "the routes put back" });
     await agent.process.stop();
     const after = await machine.run([executable, ...other]);
     expect([after.code, after.stderr, await routes()]).toEqual([0, "", before]);
