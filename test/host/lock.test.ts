@@ -303,7 +303,7 @@ describe("acquireFreeNetworks()", () => {
         expect(held).toEqual([
           {
             network: theirs,
-            holder: expect.stringMatching(new RegExp(`^process ${pid} \\(`)) as unknown as string,
+            holder: expect.stringMatching(new RegExp(`^process ${pid} \\(`)),
           },
         ]);
         const wanted = { ...other, clusterNets: [mine] };
