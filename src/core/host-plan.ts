@@ -65,8 +65,10 @@ export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembe
   removeLoopback(draft, remembered, new Set(wanted.loopbackAddresses.map((address) => address.text)));
   const stillWanted = new Set(wanted.clusterNets.map((network) => network.text));
   for (const network of remembered.formerClusterNets) {
+    if (stillWanted.has(network.text) || isRoutedElsewhere(draft.seen, network, wanted.interfaceName))
+      continue;
     // The guard first: without its route it would take the packets of a wider network that is wanted now.
-    if (!stillWanted.has(network.text)) for (const step of removals(draft.seen, network)) draft.take(step);
+    for (const step of removals(draft.seen, network)) draft.take(step);
   }
   return { steps: draft.steps, problems };
 }

@@ -358,6 +358,13 @@ describe("planHost() of a host that differs", () => {
       ],
     },
     {
+      name: "leaves route and guard of a former ClusterNet that an agent with another interface routes now",
+      seen: withRoute(done, "fd00::/16", { device: "cn2", src: "fd00:9::1" }),
+      wanted: { ...three, clusterNets: [net4], loopbackAddresses: [parseAddress("10.192.1.1")] },
+      memory: { formerClusterNets: [net6], addedLoopback: new Set() },
+      want: [],
+    },
+    {
       name: "routes a ClusterNet inside the former one before it is guarded, so that no packet meets the guard",
       seen: done,
       wanted: { ...three, clusterNets: [parsePrefix("10.192.0.0/12"), net6] },
