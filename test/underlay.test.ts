@@ -13,7 +13,7 @@ function follower() {
   const host = { addresses: ["192.0.2.1"], source: "192.0.2.1" as string | undefined, device: "eth0" };
   const run: RunCommand = async (argv) => {
     const command = argv.join(" ");
-    if (command === "ip -j address show") {
+    if (command === "ip -N -j address show") {
       const addr_info = host.addresses.map((local) => ({ local, prefixlen: 24 }));
       return JSON.stringify([{ ifname: "eth0", mtu: 1500, flags: [], addr_info }]);
     }

@@ -8,6 +8,7 @@
 import * as v from "valibot";
 
 import { ClusternetError } from "../errors.ts";
+import { linkGroup } from "./host-state.ts";
 import {
   containsAddress,
   decodeAddress,
@@ -30,6 +31,8 @@ const unknownUnderlayMtu = 1500;
 export interface UnderlayDevice {
   readonly name: string;
   readonly mtu: number;
+  /** Link group, as a number. */
+  readonly group: string;
   readonly loopback: boolean;
   readonly addresses: readonly DeviceAddress[];
 }
@@ -64,7 +67,7 @@ export interface Underlay {
 
 export interface UnderlayRules {
   readonly clusterNets: readonly Prefix[];
-  /** The mesh interface: nothing about it is underlay. */
+  /** The mesh interface: nothing about it is underlay. A device of this name in another link group is somebody else's. */
   readonly interfaceName: string;
 }
 
@@ -78,7 +81,7 @@ export function chooseExternalAddress(
   previous: Address | undefined,
 ): Address | undefined {
   const usable = underlay.devices.flatMap((device) =>
-    device.name === rules.interfaceName
+    isMesh(device.name, underlay, rules)
       ? []
       : device.addresses.filter((each) => isUsable(each, rules)).map((each) => ({ ...each, device })),
   );
@@ -122,20 +125,25 @@ export function routedDevices(underlay: Underlay, rules: UnderlayRules): readonl
 }
 
 /** Whether some device has this address, the mesh interface aside. */
-export function hasAddress({ devices }: Underlay, { interfaceName }: UnderlayRules, text: string): boolean {
-  return devices.some(
-    ({ name, addresses }) => name !== interfaceName && addresses.some(({ address }) => address.text === text),
+export function hasAddress(underlay: Underlay, rules: UnderlayRules, text: string): boolean {
+  return underlay.devices.some(
+    ({ name, addresses }) =>
+      !isMesh(name, underlay, rules) && addresses.some(({ address }) => address.text === text),
   );
 }
 
 /** The routes of the underlay, the one that decides first. */
-function routesOf(
-  { curatorRoute, defaultRoutes }: Underlay,
-  { interfaceName }: UnderlayRules,
-): UnderlayRoute[] {
+function routesOf(underlay: Underlay, rules: UnderlayRules): UnderlayRoute[] {
+  const { curatorRoute, defaultRoutes } = underlay;
   return [...(curatorRoute === undefined ? [] : [curatorRoute]), ...defaultRoutes].filter(
-    ({ device }) => device !== interfaceName,
+    ({ device }) => !isMesh(device, underlay, rules),
   );
+}
+
+/** One that was not seen among the devices was made since, and is not asked about: by its name it is ours. */
+function isMesh(name: string, { devices }: Underlay, { interfaceName }: UnderlayRules): boolean {
+  if (name !== interfaceName) return false;
+  return !devices.some((device) => device.name === name && device.group !== String(linkGroup));
 }
 
 function isUsable(each: DeviceAddress, { clusterNets }: UnderlayRules): boolean {
@@ -158,6 +166,7 @@ const devicesSchema = v.array(
   v.object({
     ifname: v.string(),
     mtu: ipNumber,
+    group: v.optional(v.string(), "0"),
     flags: v.optional(v.array(v.string()), []),
     addr_info: v.optional(
       v.array(
@@ -175,11 +184,12 @@ const devicesSchema = v.array(
   }),
 );
 
-/** Parses `ip -j address show`. Throws ClusternetError when it is something else. */
+/** Parses `ip -N -j address show`. Throws ClusternetError when it is something else. */
 export function parseDevices(json: string): readonly UnderlayDevice[] {
   return parseList(json, "ifname", devicesSchema).map((device) => ({
     name: device.ifname,
     mtu: device.mtu,
+    group: device.group,
     loopback: device.flags.includes("LOOPBACK"),
     addresses: device.addr_info.flatMap(
       ({ local, prefixlen, temporary, deprecated, tentative, dadfailed }) => {

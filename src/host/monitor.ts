@@ -62,11 +62,12 @@ export function hintOf(line: string, concern: Concern): Hint {
   if (link !== undefined && second !== undefined) {
     const isOurs = second === interfaceName || Number(link) === index;
     const isAddress = /^inet6?$/.test(words[at + 2] ?? "");
+    // A device of our name is among them when it is somebody else's.
+    const isUnderlay = underlayDevices.includes(second);
+    const mayAnnounce = isAddress && (isUnderlay || !isOurs);
     return {
       mesh: isOurs || second === "lo",
-      underlay:
-        !isOurs &&
-        (isAddress ? words[words.indexOf("scope") + 1] === "global" : underlayDevices.includes(second)),
+      underlay: mayAnnounce ? words[words.indexOf("scope") + 1] === "global" : isUnderlay,
     };
   }
   if (first === "default") return { mesh: false, underlay: true };

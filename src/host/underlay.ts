@@ -30,7 +30,7 @@ export interface UnderlayOptions {
 /** Throws CommandError when `ip` cannot show the devices, ClusternetError when it shows something else. */
 export async function readUnderlay(options: UnderlayOptions): Promise<Underlay> {
   const { run } = options;
-  const devices = parseDevices(await run(["ip", "-j", "address", "show"]));
+  const devices = parseDevices(await run(["ip", "-N", "-j", "address", "show"]));
   const curatorRoute = await readCuratorRoute(options);
   const defaultRoutes = [
     await readRoute(run, ["ip", "-j", "-4", "route", "show", "default"], 4),

@@ -27,8 +27,8 @@ function deviceAddress(text: string): DeviceAddress {
   };
 }
 
-function device(name: string, addresses: readonly string[], mtu = 1500): UnderlayDevice {
-  return { name, mtu, loopback: name === "lo", addresses: addresses.map(deviceAddress) };
+function device(name: string, addresses: readonly string[], mtu = 1500, group = "0"): UnderlayDevice {
+  return { name, mtu, group, loopback: name === "lo", addresses: addresses.map(deviceAddress) };
 }
 
 /** "eth0 src 192.0.2.1 via 192.0.2.254", with 4 or 6 in front. */
@@ -163,9 +163,22 @@ describe("chooseExternalAddress()", () => {
     },
     {
       name: "takes none of the mesh interface, whatever route leads there",
-      devices: [lo, device("clusternet", ["192.0.2.9/32"]), eth0],
+      devices: [lo, device("clusternet", ["192.0.2.9/32"], 1420, "9"), eth0],
       curator: "4 clusternet src 192.0.2.9",
       defaults: ["4 clusternet", "4 eth0 via 192.0.2.254"],
+      want: "192.0.2.1",
+    },
+    {
+      name: "takes that of another's interface which bears the name of ours",
+      devices: [lo, device("clusternet", ["192.0.2.9/24"])],
+      curator: "4 clusternet src 192.0.2.9",
+      want: "192.0.2.9",
+    },
+    {
+      name: "takes none of an interface of our name that was made since the devices were read",
+      devices: [lo, eth0],
+      curator: "4 clusternet src 192.0.2.9",
+      defaults: ["4 eth0 via 192.0.2.254"],
       want: "192.0.2.1",
     },
     {
@@ -260,10 +273,16 @@ describe("chooseMtu()", () => {
     },
     {
       name: "is never that of a route through the mesh itself",
-      devices: [lo, device("clusternet", [], 1420), device("eth0", [], 1500)],
+      devices: [lo, device("clusternet", [], 1420, "9"), device("eth0", [], 1500)],
       curator: "4 clusternet",
       defaults: ["4 eth0 via 192.0.2.254"],
       want: { mtu: 1420, problems: [] },
+    },
+    {
+      name: "is that of a route through another's interface which bears the name of ours",
+      devices: [lo, device("clusternet", [], 1400)],
+      curator: "4 clusternet",
+      want: { mtu: 1320, problems: [] },
     },
     {
       name: "is 1420 where nothing is known",

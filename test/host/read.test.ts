@@ -422,6 +422,20 @@ test.each([
 
 const ours = { interfaceName: "clusternet", networks: [], underlayDevices: [] };
 
+test("hintOf() of a device of our name that is underlay tells of both", () => {
+  const concern = { interfaceName: "eth0", networks: [], underlayDevices: ["eth0"] };
+  const lines = [
+    "2: eth0    inet 192.0.2.9/24 scope global eth0",
+    "2: eth0    inet6 fe80::1/64 scope link",
+    "2: eth0: <UP> mtu 1400",
+  ];
+  expect(lines.map((line) => hintOf(line, concern))).toEqual([
+    { mesh: true, underlay: true },
+    { mesh: true, underlay: false },
+    { mesh: true, underlay: true },
+  ]);
+});
+
 describe("followHints()", () => {
   test("merges what comes together, spaces hints by half a second and starts the program again when it ends", async () => {
     const clock = new FakeClock();

@@ -26,7 +26,7 @@ function fakeIp(answers: Readonly<Record<string, string>>): { run: RunCommand; a
 }
 
 const always = {
-  "ip -j address show": devices,
+  "ip -N -j address show": devices,
   "ip -j -4 route show default": defaultRoute,
   "ip -j -6 route show default": "",
 };
@@ -90,19 +90,19 @@ describe("readUnderlay()", () => {
     await readUnderlay({ run, curatorHosts, lookup: async (name) => (names.push(name), []) });
     expect({ names, asked }).toEqual({
       names: [],
-      asked: ["ip -j address show", "ip -j route get 192.0.2.9", ...Object.keys(always).slice(1)],
+      asked: ["ip -N -j address show", "ip -j route get 192.0.2.9", ...Object.keys(always).slice(1)],
     });
   });
 
   test("goes on without default routes that cannot be shown", async () => {
-    const { run } = fakeIp({ "ip -j address show": devices });
+    const { run } = fakeIp({ "ip -N -j address show": devices });
     expect((await readUnderlay({ run, curatorHosts: [] })).defaultRoutes).toEqual([]);
   });
 
   test("throws when ip cannot show the devices", async () => {
     const { run } = fakeIp({});
     expect((await failure(() => readUnderlay({ run, curatorHosts: [] }))).message).toBe(
-      'Cannot run "ip -j address show": exit code 2',
+      'Cannot run "ip -N -j address show": exit code 2',
     );
   });
 
@@ -122,7 +122,7 @@ describe("readUnderlay()", () => {
     ).split(",,");
     expect(await child.exited).toBe(0);
     const { run } = fakeIp({
-      "ip -j address show": shown,
+      "ip -N -j address show": shown,
       "ip -j route get 192.0.2.9": curator,
       "ip -j route get 127.0.0.1": local,
       "ip -j -4 route show default": ipv4,

@@ -44,6 +44,26 @@ function nodeWithStatus(id: string, status: Uint8Array): Uint8Array {
 }
 
 describe("--external-address auto", () => {
+  test("is found on a foreign interface that bears the name of ours, which is left alone", async () => {
+    await using curator = await metropolis();
+    const machine = await freshMachine(lab, "a");
+    await curator.call.put(nodeWithStatus("a", statusBefore));
+    await using agent = await Agent.start(machine, {
+      curator: `${curator.machine.address}:7835`,
+      directory: await lab.directory(),
+      nodeId: "a",
+      externalAddress: "auto",
+      interfaceName: "eth0",
+      flags: ["--report-status", "on"],
+    });
+    const status = await agent.status(({ node }) => node.announcedAt !== null, soonMs);
+    expect([status.node.externalAddress, status.node.announced]).toEqual([
+      machine.address,
+      [`${machine.address}/32`],
+    ]);
+    expect(status.problems.map(({ kind }) => kind)).toContain("interface-foreign");
+  });
+
   test.each([4, 6])("follows the address of the route to the Curator within 2 s (IPv%p)", async (family) => {
     await using curator = await metropolis();
     const machine = await freshMachine(lab, "a");
