@@ -136,6 +136,14 @@ const curatorPort = 7835;
 /** The network of the cluster, unless `--cluster-net` says otherwise. */
 export const defaultClusterNet = "10.192.0.0/11";
 
+/** Where an agent is, unless `--data-dir` and `--interface` say otherwise. */
+export const defaultPlace: PlaceSettings = {
+  dataDirectory: "/var/lib/clusternet",
+  interfaceName: "clusternet",
+};
+/** Where our Curator is, unless `--data-dir` says otherwise. */
+export const defaultCuratorDirectory = "/var/lib/clusternet-curator";
+
 /** What is wrong with a value, without naming it: "found, expected …". */
 class FormError extends Error {}
 
@@ -290,8 +298,8 @@ function addressOrNone(found: string): Address | undefined {
 }
 
 const placeEntries = {
-  "data-dir": v.optional(text(parseDataDirectory), "/var/lib/clusternet"),
-  interface: v.optional(text(parseInterfaceName), "clusternet"),
+  "data-dir": v.optional(text(parseDataDirectory), defaultPlace.dataDirectory),
+  interface: v.optional(text(parseInterfaceName), defaultPlace.interfaceName),
 };
 const logEntries = {
   "log-format": v.optional(text(oneOf("text", "json")), "text"),
@@ -341,7 +349,7 @@ const curatorSchema = v.object({
   ...clusterNetEntries,
   ...tlsEntries,
   listen: v.optional(text(hostPort(0)), `127.0.0.1:${curatorPort}`),
-  "data-dir": v.optional(text(parseDataDirectory), "/var/lib/clusternet-curator"),
+  "data-dir": v.optional(text(parseDataDirectory), defaultCuratorDirectory),
   store: v.optional(text(oneOf("sqlite", "memory")), "sqlite"),
 });
 

@@ -14,7 +14,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import * as v from "valibot";
 import { systemClock } from "../src/async.ts";
-import { readStatus, status } from "../src/commands/status.ts";
+import { describeAbsence, readStatus, status } from "../src/commands/status.ts";
 import type { SeenInterface, SeenPeer } from "../src/core/host-state.ts";
 import { parsePrivateKey, parsePublicKey, privateKeyFromBytes, type PublicKey } from "../src/core/key.ts";
 import type { Mesh, Peer } from "../src/core/mesh.ts";
@@ -630,12 +630,44 @@ const noPrograms = async (argv: readonly string[]): Promise<string> => {
   throw new CommandError(`Cannot run "${argv.join(" ")}": not found in PATH`, { argv });
 };
 
+test.each([
+  { name: "nobody", others: [], want: [] },
+  {
+    name: "one with another data directory",
+    others: [{ interfaceName: "clusternet", holder: "process 12", dataDirectory: "/srv/my mesh" }],
+    want: [
+      `process 12 holds interface "clusternet" in this network namespace; ask it with: clusternet status --data-dir '/srv/my mesh'`,
+    ],
+  },
+  {
+    name: "one with another interface, and one whose process is not seen",
+    others: [
+      { interfaceName: "cn2", holder: "process 13", dataDirectory: "/var/lib/clusternet" },
+      { interfaceName: "cn3", holder: "a process that cannot be seen from here" },
+    ],
+    want: [
+      `process 13 holds interface "cn2" in this network namespace; ask it with: clusternet status --interface cn2`,
+      `a process that cannot be seen from here holds interface "cn3" in this network namespace; ask it with its own --data-dir`,
+    ],
+  },
+  {
+    name: "one in the same place that has no socket yet",
+    others: [{ interfaceName: "m", holder: "process 14", dataDirectory: "/data" }],
+    want: [`process 14 holds interface "m" in this network namespace, and does not answer yet`],
+  },
+])("describeAbsence() says where it looked, and of $name how to ask", ({ others, want }) => {
+  expect(describeAbsence({ dataDirectory: "/data", interfaceName: "m" }, others)).toEqual([
+    `no agent runs on data directory "/data" with interface "m"`,
+    ...want,
+  ]);
+});
+
 test("readStatus() without an agent tells what the files hold and reports what cannot be read", async () => {
   const privateKey = parsePrivateKey(new Uint8Array(32).fill(1).toBase64());
   writeFileSync(join(directory, "private.key"), `${privateKey.reveal()}\n`, { mode: 0o600 });
   const text = renderWgConfig({ listenPort: 7000, mesh: { peers: mesh.peers.toReversed() } }, privateKey);
   writeFileSync(join(directory, "m.conf"), text, { mode: 0o600 });
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, "no agent runs", {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
     log: silentLogger,
     clock,
     run: noPrograms,
@@ -671,7 +703,7 @@ test("readStatus() shows no piece of a key file or mesh file that cannot be used
   const secret = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk";
   writeFileSync(join(directory, "private.key"), `${secret}!\n`, { mode: 0o600 });
   writeFileSync(join(directory, "m.conf"), `[Interface]\nPrivatKey = ${secret}=\n`, { mode: 0o600 });
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, "no agent runs", {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
     log: silentLogger,
     clock,
     run: noPrograms,
@@ -706,7 +738,7 @@ test.each([
   fake.addLink("m", "wireguard", { publicKey, group, peers });
   const network = "10.192.0.0/11";
   fake.routes.push({ type: "unicast", network, device: "m", protocol, metric: 0, src: "" });
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, "no agent runs", {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
     log: silentLogger,
     clock,
     run: fake.run,
@@ -744,7 +776,7 @@ test("readStatus() changes no file, also one that others can read, and reports t
       return `${name} ${mode} ${ino} ${ctimeMs}`;
     });
   const before = shown();
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, "no agent runs", {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
     log: silentLogger,
     clock,
     run: noPrograms,
@@ -756,7 +788,7 @@ test("readStatus() changes no file, also one that others can read, and reports t
 test("readStatus() of a node that never ran has nothing to show and no problem but the missing programs", async () => {
   const status = await readStatus(
     { dataDirectory: join(directory, "none"), interfaceName: "m" },
-    "no agent runs",
+    ["no agent runs"],
     {
       log: silentLogger,
       clock,

@@ -12,15 +12,17 @@ import type { SeenHost } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
 import type { Prefix } from "../core/prefix.ts";
+import { shellCommand } from "../core/printable.ts";
 import { type Problem, quote } from "../core/problem.ts";
 import { ClusternetError, type ExitStatus, describeInLine, exitStatus } from "../errors.ts";
 import { createRunCommand, type RunCommand } from "../host/command.ts";
 import { socketPath } from "../host/files.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
+import { type PlaceHolder, findPlaceHolders } from "../host/lock.ts";
 import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
-import type { PlaceSettings, StatusSettings } from "../settings.ts";
+import { defaultPlace, type PlaceSettings, type StatusSettings } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
 import { fetchStatus } from "../status-socket.ts";
 import { renderStatus } from "../status-text.ts";
@@ -48,8 +50,8 @@ export async function status(
       : await readStatus(
           settings,
           asked.kind === "absent"
-            ? "no agent runs"
-            : `the agent at socket ${quote(path)} cannot be asked: ${asked.reason}`,
+            ? describeAbsence(settings, findPlaceHolders())
+            : [`the agent at socket ${quote(path)} cannot be asked: ${asked.reason}`],
           { ...context, run: createRunCommand() },
         );
   context.stdout(
@@ -62,10 +64,38 @@ export async function status(
   return settings.check && !good ? exitStatus.problems : exitStatus.ok;
 }
 
+/** Where an agent was looked for, and who runs in this network namespace elsewhere. */
+export function describeAbsence(
+  { dataDirectory, interfaceName }: PlaceSettings,
+  others: readonly PlaceHolder[],
+): readonly string[] {
+  const place = `data directory ${quote(dataDirectory)} with interface ${quote(interfaceName)}`;
+  return [
+    `no agent runs on ${place}`,
+    ...others.map((other) => {
+      const held = `${other.holder} holds interface ${quote(other.interfaceName)} in this network namespace`;
+      if (other.dataDirectory === undefined) return `${held}; ask it with its own --data-dir`;
+      if (other.dataDirectory === dataDirectory && other.interfaceName === interfaceName) {
+        return `${held}, and does not answer yet`;
+      }
+      return `${held}; ask it with: ${statusCommand({ ...other, dataDirectory: other.dataDirectory })}`;
+    }),
+  ];
+}
+
+function statusCommand({ dataDirectory, interfaceName }: PlaceSettings): string {
+  return shellCommand([
+    "clusternet",
+    "status",
+    ...(dataDirectory === defaultPlace.dataDirectory ? [] : ["--data-dir", dataDirectory]),
+    ...(interfaceName === defaultPlace.interfaceName ? [] : ["--interface", interfaceName]),
+  ]);
+}
+
 /** The status without an agent, whose absence `why` explains. What cannot be read is a problem in it. */
 export async function readStatus(
   place: PlaceSettings,
-  why: string,
+  why: readonly string[],
   { log, clock, run }: Pick<CommandContext, "log" | "clock"> & { readonly run: RunCommand },
 ): Promise<Status> {
   const { dataDirectory, interfaceName } = place;
@@ -107,7 +137,7 @@ export async function readStatus(
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
   return buildStatus({
     version,
-    agent: { running: false, notReady: [why] },
+    agent: { running: false, notReady: why },
     node: { ...(publicKey === undefined ? {} : { publicKey }), announced: [] },
     curator: noCurator,
     ...(last.kind === "mesh" ? { source: "file", sourceAt: last.writtenAt } : {}),

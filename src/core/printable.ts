@@ -1,5 +1,6 @@
 /**
- * Text that does nothing to a terminal, whoever wrote it.
+ * Text for people that does no more than it should, whoever wrote a part of it: nothing to a terminal, and as a command
+ * that is pasted into a shell only what it says.
  */
 
 /**
@@ -17,4 +18,11 @@ export function escapeUnsafe(text: string): string {
     unsafe,
     (character) => shortEscapes[character] ?? `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
+}
+
+/** The words as one command for a shell: pasted there, they are these words again. */
+export function shellCommand(words: readonly string[]): string {
+  return words
+    .map((word) => (/^[\w./:@%+,=-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`))
+    .join(" ");
 }

@@ -22,6 +22,7 @@ import {
   type BigIntStats,
 } from "node:fs";
 
+import { isInterfaceName } from "../checks.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, SettingsError, exitStatus, isSystemError, systemReason } from "../errors.ts";
 import { openLibc } from "./libc.ts";
@@ -142,6 +143,28 @@ export function findHolder({ dataDirectory, interfaceName }: Places): Holder | u
   return findDirectoryHolder(dataDirectory) ?? findNameHolder(interfaceName);
 }
 
+/** Who holds an interface, and the data directory that it holds besides, as far as that can be seen. */
+export interface PlaceHolder {
+  readonly interfaceName: string;
+  /** Which process that is, in words. */
+  readonly holder: string;
+  readonly dataDirectory?: string;
+}
+
+/** Those who hold an interface in this network namespace, by its name. Takes nothing, as `findHolder`. */
+export function findPlaceHolders(): readonly PlaceHolder[] {
+  const names = heldNames().filter((name) => isInterfaceName(name));
+  return [...new Set(names)].toSorted().map((interfaceName) => {
+    const holder = findNameHolder(interfaceName);
+    const dataDirectory = holder?.pid === undefined ? undefined : heldDirectoryOf(holder.pid);
+    return {
+      interfaceName,
+      holder: describeHolder(holder),
+      ...(dataDirectory === undefined ? {} : { dataDirectory }),
+    };
+  });
+}
+
 const { O_RDONLY, O_DIRECTORY } = constants;
 const LOCK_EX = 2;
 const LOCK_NB = 4;
@@ -232,12 +255,17 @@ function describeHolder(holder: Holder | undefined): string {
 function findDirectoryHolder(path: string): Holder | undefined {
   const directory = statOf(path);
   if (directory === undefined) return undefined;
-  return findProcess((descriptor) => {
-    // /proc/locks would be shorter, but on btrfs and overlayfs it names another device than stat does.
-    if (!/^lock:.*\bFLOCK\b/m.test(readFileSync(descriptor.replace("/fd/", "/fdinfo/"), "utf8")))
-      return false;
-    return isSameFile(directory, statOf(descriptor));
-  });
+  return findProcess((descriptor) => isLocked(descriptor) && isSameFile(directory, statOf(descriptor)));
+}
+
+/** /proc/locks would be shorter, but on btrfs and overlayfs it names another device than stat does. */
+function isLocked(descriptor: string): boolean {
+  return /^lock:.*\bFLOCK\b/m.test(readFileSync(descriptor.replace("/fd/", "/fdinfo/"), "utf8"));
+}
+
+function heldDirectoryOf(pid: number): string | undefined {
+  const descriptor = findDescriptor(String(pid), isLocked);
+  return descriptor === undefined ? undefined : whileThere(() => readlinkSync(descriptor));
 }
 
 /**
@@ -258,27 +286,41 @@ function findLockHolder(path: string): Holder | undefined {
 
 function findNameHolder(name: string): Holder | undefined {
   const end = ` @${lockName(name)}`;
-  const line = (whileThere(() => readFileSync("/proc/self/net/unix", "utf8")) ?? "")
-    .split("\n")
-    .find((each) => each.endsWith(end));
+  const line = unixSockets().find((each) => each.endsWith(end));
   if (line === undefined) return undefined;
   const inode = line.slice(0, -end.length).split(" ").at(-1);
   return findProcess((descriptor) => readlinkSync(descriptor) === `socket:[${inode}]`) ?? {};
 }
 
+/** Names of which somebody holds the lock, interfaces and networks. */
+function heldNames(): readonly string[] {
+  const start = ` @${lockName("")}`;
+  return unixSockets().flatMap((line) => {
+    const at = line.indexOf(start);
+    return at < 0 ? [] : [line.slice(at + start.length)];
+  });
+}
+
+/** Lines of the kernel's list of those of this network namespace. */
+function unixSockets(): readonly string[] {
+  return (whileThere(() => readFileSync("/proc/self/net/unix", "utf8")) ?? "").split("\n");
+}
+
 /** The first process with a descriptor, given as /proc/PID/fd/N, for which `matches` holds. */
 function findProcess(matches: (descriptor: string) => boolean): Holder | undefined {
   for (const pid of readdirSync("/proc")) {
-    if (!/^\d+$/.test(pid)) continue;
-    // Processes and descriptors come and go while we look, and others' may be closed to us.
-    const found = whileThere(() =>
-      readdirSync(`/proc/${pid}/fd`).some(
-        (fd) => whileThere(() => matches(`/proc/${pid}/fd/${fd}`)) === true,
-      ),
-    );
-    if (found === true) return { pid: Number(pid), ...userOf(pid), ...commandLineOf(pid) };
+    if (!/^\d+$/.test(pid) || findDescriptor(pid, matches) === undefined) continue;
+    return { pid: Number(pid), ...userOf(pid), ...commandLineOf(pid) };
   }
   return undefined;
+}
+
+/** Processes and descriptors come and go while we look, and others' may be closed to us. */
+function findDescriptor(pid: string, matches: (descriptor: string) => boolean): string | undefined {
+  const descriptors = whileThere(() => readdirSync(`/proc/${pid}/fd`)) ?? [];
+  return descriptors
+    .map((fd) => `/proc/${pid}/fd/${fd}`)
+    .find((descriptor) => whileThere(() => matches(descriptor)) === true);
 }
 
 function userOf(pid: string): Pick<Holder, "userId"> {

@@ -7,6 +7,7 @@ import {
   acquireFreeNetworks,
   acquireLocks,
   findHolder,
+  findPlaceHolders,
   type AgentPlaces,
   type Places,
 } from "../../src/host/lock.ts";
@@ -362,6 +363,32 @@ describe("findHolder()", () => {
       const locks = acquireLocks(places);
       expect(findHolder(places)).toEqual({ pid: process.pid, commandLine: expect.any(String) });
       locks.release();
+    });
+  });
+});
+
+describe("findPlaceHolders()", () => {
+  test("names whoever holds an interface in this network namespace, and the directory that it holds besides", async () => {
+    await withPlaces(async (places, other) => {
+      const ofTest = () =>
+        findPlaceHolders().filter(({ interfaceName }) =>
+          [places.interfaceName, other.interfaceName].includes(interfaceName),
+        );
+      await whileHeld({ ...places, clusterNets: ["10.195.0.8/30"] }, async ({ pid }) => {
+        await whileHeld(
+          other,
+          () => {
+            expect(ofTest()).toEqual([
+              {
+                ...places,
+                holder: expect.stringMatching(new RegExp(`^process ${pid} \\(`)),
+              },
+            ]);
+          },
+          { inNamespace: true },
+        );
+      });
+      expect(ofTest()).toEqual([]);
     });
   });
 });

@@ -420,7 +420,7 @@ test("status reads a real interface without an agent, and down takes away only w
   expect([status.exit, status.stderr]).toEqual([0, ""]);
   expect(status.stdout).not.toContain(key.reveal());
   expect(JSON.parse(status.stdout)).toMatchObject({
-    agent: { running: false, reasons: ["no agent runs"] },
+    agent: { running: false, reasons: [`no agent runs on data directory "${data}" with interface "mesh"`] },
     node: { publicKey: key.publicKey },
     source: "file",
     interface: { name: "mesh", implementation: "userspace", listenPort: 7838, mtu: 1420, up: true },

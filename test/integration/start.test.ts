@@ -678,6 +678,16 @@ describe("status", () => {
     await agent.status((status) => status.node.announcedAt !== null, soonMs);
     const check = async (): Promise<number | undefined> => (await place.command("status", "--check")).code;
     expect(await check()).toBe(0);
+    // Asked with another directory, it says where the agent is.
+    const none = join(place.data, "none");
+    const elsewhere = await place.machine.run([executable, "status", "--check", "--data-dir", none]);
+    expect([elsewhere.code, elsewhere.stdout]).toEqual([
+      3,
+      expect.stringContaining(`ask it with: clusternet status --data-dir ${place.data}\n`),
+    ]);
+    expect(elsewhere.stdout).toContain(
+      `no agent runs on data directory "${none}" with interface "clusternet"`,
+    );
     await curator.call.put(node({ id: "b", key: "unusable", address: "198.51.100.1" }));
     await agent.status(({ problems }) => problems.length > 0, soonMs);
     expect(await check()).toBe(3);
