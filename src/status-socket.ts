@@ -2,8 +2,7 @@
  * The socket of a running agent: HTTP on `<data-dir>/<interface>.sock`, and the client that asks it.
  */
 import * as v from "valibot";
-import { isSystemError, messageOf } from "./errors.ts";
-import { servePrivateSocket, type PrivateServer } from "./host/private-socket.ts";
+import { askPrivateSocket, servePrivateSocket, type PrivateServer } from "./host/private-socket.ts";
 import { type Status, statusSchema } from "./status.ts";
 
 /** What the agent answers with. */
@@ -46,26 +45,21 @@ export type FetchedStatus =
 
 /** Asks the agent behind the socket, for at most `timeoutMs` in all. Never throws for what the other side does. */
 export async function fetchStatus(path: string, timeoutMs: number): Promise<FetchedStatus> {
-  try {
-    const response = await fetch("http://clusternet/status", {
-      unix: path,
-      signal: AbortSignal.timeout(timeoutMs),
-    });
-    if (!response.ok) return { kind: "silent", reason: `it answered HTTP ${response.status}` };
-    const parsed = v.safeParse(statusSchema, await response.json());
-    return parsed.success
-      ? { kind: "status", status: parsed.output }
-      : { kind: "silent", reason: "its answer is of another version of this program" };
-  } catch (error) {
-    if (isSystemError(error, "ENOENT") || isSystemError(error, "ECONNREFUSED")) return { kind: "absent" };
-    if (error instanceof DOMException && error.name === "TimeoutError") {
-      return { kind: "silent", reason: `it did not answer within ${timeoutMs / 1000} s` };
-    }
-    // Bun's own text asks for a typo in the URL.
-    if (isSystemError(error, "EACCES") || isSystemError(error, "EPERM")) {
-      return { kind: "silent", reason: "permission denied; run this as root" };
-    }
-    const reason = error instanceof SyntaxError ? "its answer is not JSON" : messageOf(error);
-    return { kind: "silent", reason };
+  const answer = await askPrivateSocket(path, { pathname: "/status", timeoutMs });
+  if (answer.kind === "absent") return answer;
+  if (answer.kind === "failed") {
+    return { kind: "silent", reason: answer.reason + (answer.forbidden ? "; run this as root" : "") };
   }
+  if (!answer.ok) return { kind: "silent", reason: `it answered HTTP ${answer.status}` };
+  let json: unknown;
+  try {
+    json = JSON.parse(answer.text);
+  } catch {
+    // Whatever it is, it is none of ours.
+    return { kind: "silent", reason: "its answer is not JSON" };
+  }
+  const parsed = v.safeParse(statusSchema, json);
+  return parsed.success
+    ? { kind: "status", status: parsed.output }
+    : { kind: "silent", reason: "its answer is of another version of this program" };
 }

@@ -6,9 +6,10 @@
  */
 import * as v from "valibot";
 import { escapeUnsafe } from "../core/printable.ts";
-import { ClusternetError, exitStatus, isSystemError, messageOf, SettingsError } from "../errors.ts";
+import { quote } from "../core/problem.ts";
+import { ClusternetError, exitStatus, messageOf, SettingsError } from "../errors.ts";
 import { socketPath } from "../host/files.ts";
-import { servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
+import { askPrivateSocket, servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
 import { curatorNodeId } from "./caller.ts";
 import type { MembershipChange, Registry } from "./registry.ts";
 
@@ -36,6 +37,8 @@ const requestHeader = v.literal("application/json");
 
 /** Of the socket in the data directory. */
 const socketName = "curator";
+/** One that is stopped never answers. */
+const timeoutMs = 10_000;
 
 /** Listens. The caller holds the data directory, so a socket file that is there is left from a crash. Throws SettingsError. */
 export function startAdminSocket(dataDirectory: string, registry: Registry): PrivateServer {
@@ -117,31 +120,28 @@ async function ask<T>(
   init: RequestInit,
 ): Promise<T> {
   const path = socketPath(dataDirectory, socketName);
-  let response: Response;
-  let text: string;
-  try {
-    response = await fetch("http://curator/nodes", {
-      ...init,
-      unix: path,
-      signal: AbortSignal.timeout(10_000),
-    });
-    text = await response.text();
-  } catch (error) {
-    throw new ClusternetError(`Cannot reach the Curator in "${dataDirectory}": ${reasonOf(error)}`, {
-      cause: error,
-      hint: "Start it with clusternet curator, name its --data-dir, and run this as the same user or root",
-      exit: exitStatus.unavailable,
-    });
+  const found = await askPrivateSocket(path, { pathname: "/nodes", timeoutMs, ...init });
+  if (found.kind !== "answer") {
+    const forbidden = found.kind === "failed" && found.forbidden;
+    throw new ClusternetError(
+      `Cannot reach the Curator at socket ${quote(path)}: ${found.kind === "absent" ? "nobody listens there" : found.reason}`,
+      {
+        hint: forbidden
+          ? "Run this as root, or as the user who runs the Curator"
+          : "Start it with `clusternet curator`, or give with --data-dir the data directory of the one that runs",
+        exit: exitStatus.unavailable,
+      },
+    );
   }
-  const body = parseJson(text);
+  const body = parseJson(found.text);
   const answer = v.safeParse(schema, body);
-  if (response.ok && answer.success) return answer.output;
+  if (found.ok && answer.success) return answer.output;
   const failed = v.safeParse(failureAnswer, body);
-  if (!response.ok && failed.success) {
+  if (!found.ok && failed.success) {
     throw new ClusternetError(escapeUnsafe(failed.output.error), { exit: exitStatus.settings });
   }
   throw new ClusternetError(
-    `Cannot understand the Curator in "${dataDirectory}": HTTP ${response.status}, and not what is expected of one`,
+    `Cannot understand the Curator at socket ${quote(path)}: HTTP ${found.status}, and not what is expected of one`,
     {
       hint: "Something else may listen there, or a Curator of another version: start it again as this version",
       exit: exitStatus.unavailable,
@@ -157,9 +157,4 @@ function parseJson(text: string): unknown {
     // No answer of ours, whatever it is; the caller says so.
     return undefined;
   }
-}
-
-function reasonOf(error: unknown): string {
-  if (isSystemError(error, "ENOENT") || isSystemError(error, "FailedToOpenSocket")) return "none runs there";
-  return messageOf(error);
 }

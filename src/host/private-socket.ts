@@ -1,11 +1,12 @@
 /**
- * HTTP on a Unix socket that nobody but its owner can open: the door of a running agent, and of a running Curator.
+ * HTTP on a Unix socket that nobody but its owner can open: the door of a running agent, and of a running Curator; and
+ * the other end of it.
  *
  * Mode 0600 from the first instant. Whoever serves holds the lock of its place before, so a socket file that is there
  * already is a dead process' and is replaced. When the file or its directory vanishes, `ensure` binds anew.
  */
 import { lstatSync } from "node:fs";
-import { ClusternetError } from "../errors.ts";
+import { ClusternetError, isSystemError, messageOf } from "../errors.ts";
 import { bindPrivateSocket } from "./files.ts";
 
 export interface PrivateServer {
@@ -35,6 +36,50 @@ export function servePrivateSocket(path: string, answer: AnswerRequest): Private
       else bound.server.unref();
     },
   };
+}
+
+/** What came of a request. */
+export type SocketAnswer =
+  | { readonly kind: "answer"; readonly ok: boolean; readonly status: number; readonly text: string }
+  /** Nobody listens there. */
+  | { readonly kind: "absent" }
+  | SocketFailure;
+
+export interface SocketFailure {
+  readonly kind: "failed";
+  /** What whoever listens did, in words. */
+  readonly reason: string;
+  /** This program may not open the socket. */
+  readonly forbidden: boolean;
+}
+
+/** Asks whoever listens on the socket, for at most `timeoutMs` in all. Never throws for what the other side does. */
+export async function askPrivateSocket(
+  path: string,
+  { pathname, timeoutMs, ...init }: RequestInit & { readonly pathname: string; readonly timeoutMs: number },
+): Promise<SocketAnswer> {
+  try {
+    const response = await fetch(`http://clusternet${pathname}`, {
+      ...init,
+      unix: path,
+      signal: AbortSignal.timeout(timeoutMs),
+    });
+    return { kind: "answer", ok: response.ok, status: response.status, text: await response.text() };
+  } catch (error) {
+    // Bun's own words ask for a typo in the URL, which nobody has typed.
+    const isOneOf = (...codes: readonly string[]): boolean =>
+      codes.some((code) => isSystemError(error, code));
+    if (isOneOf("ENOENT", "ENOTDIR", "ECONNREFUSED")) return { kind: "absent" };
+    if (isOneOf("EACCES", "EPERM")) return failed("permission denied", true);
+    if (error instanceof DOMException && error.name === "TimeoutError") {
+      return failed(`it did not answer within ${timeoutMs / 1000} s`);
+    }
+    return failed(isOneOf("ECONNRESET") ? "it closed the connection without an answer" : messageOf(error));
+  }
+}
+
+function failed(reason: string, forbidden = false): SocketFailure {
+  return { kind: "failed", reason, forbidden };
 }
 
 interface Bound {

@@ -6,6 +6,7 @@ import {
   chmodSync,
   existsSync,
   linkSync,
+  mkdirSync,
   mkdtempSync,
   readFileSync,
   renameSync,
@@ -15,14 +16,14 @@ import {
 } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { createChannel, type Channel } from "nice-grpc";
 import { runCurator, type CuratorOptions } from "../../src/commands/curator.ts";
 import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/commands/node.ts";
 import { parseCommandLine } from "../../src/cli.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { nodeCommand } from "../../src/curator-server/refusal.ts";
-import { ClusternetError, type ExitStatus } from "../../src/errors.ts";
+import { ClusternetError, describeError, type ExitStatus } from "../../src/errors.ts";
 import type { RedactingLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
@@ -398,13 +399,41 @@ describe("what is taken away under a running Curator is there again soon", () =>
 });
 
 describe("clusternet node", () => {
-  test("without a running Curator: exit 69, saying so", async () => {
+  const remedy =
+    "Start it with `clusternet curator`, or give with --data-dir the data directory of the one that runs";
+  test.each<{ name: string; prepare: (path: string) => (() => void) | undefined; want: string }>([
+    { name: "without a data directory", prepare: () => undefined, want: "nobody listens there" },
+    {
+      name: "where something else has the socket's name",
+      prepare: (path) => {
+        mkdirSync(dirname(path));
+        writeFileSync(path, "");
+        return undefined;
+      },
+      want: "nobody listens there",
+    },
+    {
+      name: "beside one that hangs up",
+      prepare: (path) => {
+        mkdirSync(dirname(path));
+        const rude = createServer((connection) => connection.destroy()).listen(path);
+        return () => rude.close();
+      },
+      want: "it closed the connection without an answer",
+    },
+  ])("$name: exit 69, saying what was dialled and what to do", async ({ prepare, want }) => {
     const { dataDir } = options();
+    const path = join(dataDir, "curator.sock");
+    const cleanUp = prepare(path);
+    if (cleanUp !== undefined) cleanups.push(cleanUp);
     const error = await thrownBy(() => nodeList({ dataDir, json: false }, { stdout() {} }));
-    expect([error.exit, error.message]).toEqual([
+    expect([error.exit, error.message, error.hint]).toEqual([
       69,
-      `Cannot reach the Curator in "${dataDir}": none runs there`,
+      `Cannot reach the Curator at socket "${path}": ${want}`,
+      remedy,
     ]);
+    // Nothing of Bun's own words, which the causes of an error may bring.
+    expect(describeError(error)).not.toContain("typo");
   });
 
   test("list, remove and allow, each twice", async () => {
