@@ -5,7 +5,7 @@
  * right after those that contain it, so one sweep with a stack finds all overlaps. 10,000 nodes that all claim the
  * same are 50 million pairs; sets of nodes are therefore kept as bits and joined 32 nodes at a time.
  */
-import { comparePrefixes, lastValue, type Prefix } from "./prefix.ts";
+import { comparePrefixes, containsPrefix, type Prefix } from "./prefix.ts";
 
 /** Stands for this node's own prefixes in place of a claim's index. */
 export const own = -1;
@@ -84,11 +84,10 @@ export function findOverlaps(
     // What hangs together: a prefix and all that it contains.
     const first = entries[from];
     if (first === undefined) break;
-    const last = lastValue(first.prefix);
     let disputed = false;
     let to = from + 1;
     for (let next = entries[to]; next !== undefined; next = entries[++to]) {
-      if (!reaches(first.prefix, last, next.prefix)) break;
+      if (!containsPrefix(first.prefix, next.prefix)) break;
       disputed ||= next.node !== first.node;
     }
     if (disputed) sweep.take(entries.slice(from, to));
@@ -97,16 +96,9 @@ export function findOverlaps(
   return sweep;
 }
 
-/** True when a prefix that ends at `last` contains one that comes later in the order: then a comparison is enough. */
-function reaches(prefix: Prefix, last: bigint, later: Prefix): boolean {
-  return later.family === prefix.family && later.value <= last;
-}
-
 /** An open place of the sweep: its `below` grows until the sweep leaves it. */
 interface Level {
   readonly place: Place;
-  /** The last address of the place. */
-  readonly last: bigint;
   /** Nodes that claim this place or one around it. */
   readonly around: NodeBits;
   /** Nodes that claim something inside it. */
@@ -129,7 +121,7 @@ class Sweep implements Overlaps {
   take(entries: readonly Entry[]): void {
     for (const { prefix, node } of entries) {
       let top = this.#open.at(-1);
-      while (top !== undefined && !reaches(top.place.prefix, top.last, prefix)) {
+      while (top !== undefined && !containsPrefix(top.place.prefix, prefix)) {
         this.#close();
         top = this.#open.at(-1);
       }
@@ -151,7 +143,7 @@ class Sweep implements Overlaps {
     });
     bits.around.reset(parent?.around);
     bits.inside.reset(undefined);
-    const level = { place, last: lastValue(prefix), ...bits };
+    const level = { place, ...bits };
     this.#open.push(level);
     return level;
   }

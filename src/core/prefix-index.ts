@@ -5,8 +5,9 @@
  * a question still costs as many steps as a prefix has bits. Prefixes of one owner may overlap each other, and any
  * number of owners may hold one prefix (nodes behind one external address).
  */
+import { type Bits, commonBits, isSet } from "./bits.ts";
 import type { NodeId } from "./node.ts";
-import { type Family, type Prefix } from "./prefix.ts";
+import type { Family, Prefix } from "./prefix.ts";
 
 /** A prefix and the node that holds it. */
 export interface Holding {
@@ -14,12 +15,8 @@ export interface Holding {
   readonly prefix: Prefix;
 }
 
-/** The first bits of an address as four signed words: arithmetic on them is many times as fast as on a bigint. */
-interface Bits {
-  readonly a: number;
-  readonly b: number;
-  readonly c: number;
-  readonly d: number;
+/** The first bits of an address: a prefix, or where two of them part. */
+interface Start extends Bits {
   readonly length: number;
 }
 
@@ -50,7 +47,7 @@ export function collectOwners(owners: Owners, into: Set<NodeId>): void {
 }
 
 interface Branch {
-  bits: Bits;
+  bits: Start;
   /** Undefined where two longer prefixes part and nobody holds it. */
   prefix: Prefix | undefined;
   owners: Owners;
@@ -64,13 +61,13 @@ export class PrefixIndex {
   /** Holding a prefix twice is the same as once. */
   add(holding: Holding): void {
     const { family } = holding.prefix;
-    this.#roots.set(family, withHolding(this.#roots.get(family), holding, bitsOf(holding.prefix)));
+    this.#roots.set(family, withHolding(this.#roots.get(family), holding, holding.prefix));
   }
 
   /** Giving up what is not held changes nothing. */
   delete(holding: Holding): void {
     const { family } = holding.prefix;
-    const root = withoutHolding(this.#roots.get(family), holding, bitsOf(holding.prefix));
+    const root = withoutHolding(this.#roots.get(family), holding, holding.prefix);
     if (root === undefined) this.#roots.delete(family);
     else this.#roots.set(family, root);
   }
@@ -106,17 +103,16 @@ export class PrefixIndex {
 
   /** Shows every branch that has an address in common with `prefix`, until `visit` says false. */
   #visit(prefix: Prefix, visit: (branch: Branch) => boolean): void {
-    const bits = bitsOf(prefix);
     let branch = this.#roots.get(prefix.family);
     while (branch !== undefined) {
-      const common = commonLength(branch.bits, bits);
-      if (common < branch.bits.length && common < bits.length) return;
-      if (branch.bits.length >= bits.length) {
+      const common = commonLength(branch.bits, prefix);
+      if (common < branch.bits.length && common < prefix.length) return;
+      if (branch.bits.length >= prefix.length) {
         visitBelow(branch, visit);
         return;
       }
       if (!visit(branch)) return;
-      branch = isHigh(bits, branch.bits.length) ? branch.high : branch.low;
+      branch = isSet(prefix, branch.bits.length) ? branch.high : branch.low;
     }
   }
 }
@@ -131,7 +127,7 @@ function otherHolding({ owners, prefix }: Branch, self: NodeId): Holding | undef
   return owner === undefined || owner === self || prefix === undefined ? undefined : { owner, prefix };
 }
 
-function withHolding(branch: Branch | undefined, holding: Holding, bits: Bits): Branch {
+function withHolding(branch: Branch | undefined, holding: Holding, bits: Start): Branch {
   const { owner, prefix } = holding;
   if (branch === undefined) return { bits, prefix, owners: owner, low: undefined, high: undefined };
   const common = commonLength(branch.bits, bits);
@@ -141,27 +137,27 @@ function withHolding(branch: Branch | undefined, holding: Holding, bits: Bits): 
     return branch;
   }
   if (common === branch.bits.length) {
-    if (isHigh(bits, common)) branch.high = withHolding(branch.high, holding, bits);
+    if (isSet(bits, common)) branch.high = withHolding(branch.high, holding, bits);
     else branch.low = withHolding(branch.low, holding, bits);
     return branch;
   }
   const isHere = common === bits.length;
   const parting: Branch = {
-    bits: isHere ? bits : { ...bits, length: common },
+    bits: isHere ? bits : { a: bits.a, b: bits.b, c: bits.c, d: bits.d, length: common },
     prefix: isHere ? prefix : undefined,
     owners: isHere ? owner : undefined,
     low: undefined,
     high: undefined,
   };
-  if (isHigh(branch.bits, common)) parting.high = branch;
+  if (isSet(branch.bits, common)) parting.high = branch;
   else parting.low = branch;
   return isHere ? parting : withHolding(parting, holding, bits);
 }
 
-function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Bits): Branch | undefined {
+function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Start): Branch | undefined {
   if (branch === undefined || commonLength(branch.bits, bits) < branch.bits.length) return branch;
   if (branch.bits.length === bits.length) branch.owners = withoutOwner(branch.owners, holding.owner);
-  else if (isHigh(bits, branch.bits.length)) branch.high = withoutHolding(branch.high, holding, bits);
+  else if (isSet(bits, branch.bits.length)) branch.high = withoutHolding(branch.high, holding, bits);
   else branch.low = withoutHolding(branch.low, holding, bits);
   if (branch.owners !== undefined) return branch;
   branch.prefix = undefined;
@@ -169,33 +165,7 @@ function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Bits
   return branch.high === undefined ? branch.low : branch;
 }
 
-function bitsOf({ family, value, length }: Prefix): Bits {
-  if (family === 4) return { a: Number(value) | 0, b: 0, c: 0, d: 0, length };
-  return {
-    a: wordAt(value, 96n),
-    b: wordAt(value, 64n),
-    c: wordAt(value, 32n),
-    d: wordAt(value, 0n),
-    length,
-  };
-}
-
-function wordAt(value: bigint, shift: bigint): number {
-  return Number((value >> shift) & 0xffff_ffffn) | 0;
-}
-
 /** Leading bits that both have and agree in. */
-function commonLength(a: Bits, b: Bits): number {
-  const shorter = a.length < b.length ? a.length : b.length;
-  let common = Math.clz32(a.a ^ b.a);
-  if (common === 32 && shorter > 32) common += Math.clz32(a.b ^ b.b);
-  if (common === 64 && shorter > 64) common += Math.clz32(a.c ^ b.c);
-  if (common === 96 && shorter > 96) common += Math.clz32(a.d ^ b.d);
-  return common < shorter ? common : shorter;
-}
-
-/** Whether the bit with this index is 1. */
-function isHigh(bits: Bits, index: number): boolean {
-  const word = index < 32 ? bits.a : index < 64 ? bits.b : index < 96 ? bits.c : bits.d;
-  return ((word << (index & 31)) & 0x8000_0000) !== 0;
+function commonLength(x: Start, y: Start): number {
+  return Math.min(commonBits(x, y), x.length, y.length);
 }

@@ -9,23 +9,29 @@
  * reason as a value; `parsePrefix` and the others throw it.
  */
 import { ClusternetError } from "../errors.ts";
+import { type Bits, commonBits, compareBits, maskBits } from "./bits.ts";
 import { quote } from "./problem.ts";
 
 export type Family = 4 | 6;
 
+// Codes of characters: here, since the networks below are parsed while this file is loaded.
+const dot = 46;
+const zero = 48;
+const colon = 58;
+const lowerA = 97;
+
 /** An IP address. `text` is canonical, so two addresses are equal when their texts are. */
-export interface Address {
+export interface Address extends Bits {
   readonly family: Family;
-  /** 32 or 128 bits. */
-  readonly value: bigint;
   readonly text: string;
 }
 
-/** An IP network. `text` is canonical, so two prefixes are equal when their texts are. */
-export interface Prefix {
+/**
+ * An IP network. `text` is canonical, so two prefixes are equal when their texts are. Its bits are those of the network
+ * address; it has host bits only when it comes from `parseInterfacePrefix`.
+ */
+export interface Prefix extends Bits {
   readonly family: Family;
-  /** Network address; has host bits only when it comes from `parseInterfacePrefix`. */
-  readonly value: bigint;
   /** 0 to 32 or 0 to 128. */
   readonly length: number;
   readonly text: string;
@@ -69,13 +75,16 @@ export function decodeAddress(text: string): Address | Unreadable {
   if (!text.includes(":")) {
     const value = readIpv4(text);
     // A text that passed is canonical already: four decimal octets have one spelling.
-    return typeof value === "number" ? { family: 4, value: BigInt(value), text } : value;
+    return typeof value === "number" ? { family: 4, a: value | 0, b: 0, c: 0, d: 0, text } : value;
   }
-  const groups = readIpv6(text);
-  if ("reason" in groups) return groups;
-  const rendered = renderIpv6(groups);
-  // The text itself where it is canonical: of two equal strings one is enough in memory.
-  return { family: 6, value: valueOfGroups(groups), text: rendered === text ? text : rendered };
+  const read = readIpv6(text);
+  if ("reason" in read) return read;
+  // The text itself where it is canonical: of two equal strings one is enough in memory, and it need not be made.
+  return {
+    family: 6,
+    ...bitsOfGroups(read.groups),
+    text: read.isCanonical ? text : renderIpv6(read.groups),
+  };
 }
 
 /** `parsePrefix` with the reason as a value. */
@@ -89,10 +98,9 @@ export function decodePrefix(text: string): Prefix | Unreadable {
 /** The prefix with its host bits cleared; the same object when it has none. */
 export function maskPrefix(prefix: Prefix): Prefix {
   const { family, length } = prefix;
-  const hostBits = BigInt(familyBits(family) - length);
-  const value = (prefix.value >> hostBits) << hostBits;
-  if (value === prefix.value) return prefix;
-  return { family, value, length, text: `${renderAddress(family, value)}/${length}` };
+  const bits = maskBits(prefix, length);
+  if (compareBits(bits, prefix) === 0) return prefix;
+  return { family, ...bits, length, text: `${renderAddress(family, bits)}/${length}` };
 }
 
 /** Bits of an address of the family. */
@@ -103,21 +111,22 @@ export function familyBits(family: Family): 32 | 128 {
 /** The address as a prefix of one address: /32 or /128. */
 export function hostPrefix(address: Address): Prefix {
   const length = familyBits(address.family);
-  return { family: address.family, value: address.value, length, text: `${address.text}/${length}` };
+  return { ...address, length, text: `${address.text}/${length}` };
 }
 
 /** The first address after the network address; of a prefix of one address that address itself (C4.3). */
 export function firstHost(prefix: Prefix): Address {
-  const { family, value, length } = maskPrefix(prefix);
-  const first = length === familyBits(family) ? value : value + 1n;
-  return { family, value: first, text: renderAddress(family, first) };
+  const { family, a, b, c, d, length } = maskPrefix(prefix);
+  // The last bit of a network address is 0, so that nothing is carried.
+  const next = length === familyBits(family) ? 0 : 1;
+  const first = family === 4 ? { a: a | next, b, c, d } : { a, b, c, d: d | next };
+  return { family, ...first, text: renderAddress(family, first) };
 }
 
 /** IPv4 before IPv6, then by address, then the wider first. */
 export function comparePrefixes(a: Prefix, b: Prefix): number {
   if (a.family !== b.family) return a.family - b.family;
-  if (a.value !== b.value) return a.value < b.value ? -1 : 1;
-  return a.length - b.length;
+  return compareBits(a, b) || a.length - b.length;
 }
 
 /** True when `inner` lies inside `outer` or equals it. */
@@ -128,11 +137,6 @@ export function containsPrefix(outer: Prefix, inner: Prefix): boolean {
 /** True when the address is one of the prefix's. */
 export function containsAddress(outer: Prefix, address: Address): boolean {
   return sameNetwork(outer, address, outer.length);
-}
-
-/** The last address of the prefix, as a number. */
-export function lastValue({ family, value, length }: Prefix): bigint {
-  return value | ((1n << BigInt(familyBits(family) - length)) - 1n);
 }
 
 /** True when the two have an address in common. */
@@ -162,16 +166,13 @@ const unusableNetworks: readonly { readonly network: Prefix; readonly reason: st
   { network: parsePrefix("ff00::/8"), reason: "it is a multicast address" },
 ];
 
-function sameNetwork(
-  a: { readonly family: Family; readonly value: bigint },
-  b: { readonly family: Family; readonly value: bigint },
-  length: number,
-): boolean {
-  return a.family === b.family && (a.value ^ b.value) >> BigInt(familyBits(a.family) - length) === 0n;
+function sameNetwork(x: Bits & { family: Family }, y: Bits & { family: Family }, length: number): boolean {
+  return x.family === y.family && commonBits(x, y) >= length;
 }
 
-function addressOf({ family, value }: Prefix): Address {
-  return { family, value, text: renderAddress(family, value) };
+function addressOf({ family, a, b, c, d }: Prefix): Address {
+  const bits = { a, b, c, d };
+  return { family, ...bits, text: renderAddress(family, bits) };
 }
 
 function hostBitsReason(masked: Prefix): string {
@@ -192,7 +193,8 @@ function decodeInterfacePrefix(text: string): Prefix | Unreadable {
   }
   // The length has one spelling.
   const canonical = address.text === before ? text : `${address.text}/${length}`;
-  return { family: address.family, value: address.value, length, text: canonical };
+  const { family, a, b, c, d } = address;
+  return { family, a, b, c, d, length, text: canonical };
 }
 
 /** A decimal number of one to three digits without leading zeros, or undefined. */
@@ -231,12 +233,21 @@ function notIpv6(found: string): Unreadable {
   };
 }
 
-/** The eight groups of 16 bits. */
-function readIpv6(text: string): readonly number[] | Unreadable {
+/** An IPv6 address as it was read. */
+interface Ipv6 {
+  /** The eight groups of 16 bits. */
+  readonly groups: readonly number[];
+  /** The text is as `renderIpv6` would write it. */
+  readonly isCanonical: boolean;
+}
+
+function readIpv6(text: string): Ipv6 | Unreadable {
   if (text.includes("%")) return { reason: "has a zone, expected an address without one" };
   const groups: number[] = [];
   /** Number of groups before "::". */
   let gap: number | undefined;
+  /** No group has an upper-case digit or a zero in front, and none is written as IPv4. */
+  let isPlain = true;
   let at = 0;
   if (text.startsWith("::")) {
     gap = 0;
@@ -246,59 +257,70 @@ function readIpv6(text: string): readonly number[] | Unreadable {
     if (groups.length === 8) return notIpv6("more than eight groups");
     const from = at;
     let group = 0;
-    for (let digit = hexDigit(text, at); digit !== undefined && at - from <= 4; digit = hexDigit(text, at)) {
+    for (; at < text.length && at - from <= 4; at++) {
+      const code = text.charCodeAt(at);
+      const digit = hexDigit(code);
+      if (digit === undefined) break;
+      if (code < lowerA && digit > 9) isPlain = false;
       group = group * 16 + digit;
-      at++;
     }
-    if (text[at] === ".") {
+    if (text.charCodeAt(at) === dot) {
       // The last two groups may be written as an IPv4 address.
       const tail = readIpv4(text.slice(from));
       if (typeof tail !== "number" || groups.length > 6 || (gap === undefined && groups.length !== 6)) {
         return notIpv6("an IPv4 address that is malformed or not in place of the last two groups");
       }
       groups.push(Math.floor(tail / 65536), tail % 65536);
+      isPlain = false;
       break;
     }
     if (at === from) return notIpv6("an empty group or a character that is no hex digit");
     if (at - from > 4) return notIpv6("a group of more than four digits");
+    if (at - from > 1 && text.charCodeAt(from) === zero) isPlain = false;
     groups.push(group);
     if (at === text.length) break;
-    if (text[at] !== ":") return notIpv6("a character that is no hex digit");
+    if (text.charCodeAt(at) !== colon) return notIpv6("a character that is no hex digit");
     at++;
     if (at === text.length) return notIpv6("a colon at the end");
-    if (text[at] === ":") {
+    if (text.charCodeAt(at) === colon) {
       if (gap !== undefined) return notIpv6('two "::"');
       gap = groups.length;
       at++;
     }
   }
-  if (gap === undefined) return groups.length === 8 ? groups : notIpv6("fewer than eight groups");
-  if (groups.length === 8) return notIpv6('a "::" that stands for nothing');
-  const zeros = Array.from({ length: 8 - groups.length }, () => 0);
-  return [...groups.slice(0, gap), ...zeros, ...groups.slice(gap)];
+  if (gap === undefined) {
+    if (groups.length !== 8) return notIpv6("fewer than eight groups");
+    return { groups, isCanonical: isPlain && longestZeros(groups).length < 2 };
+  }
+  const gapLength = 8 - groups.length;
+  if (gapLength === 0) return notIpv6('a "::" that stands for nothing');
+  const all = [0, 0, 0, 0, 0, 0, 0, 0];
+  for (let index = 0; index < groups.length; index++) {
+    all[index < gap ? index : index + gapLength] = groups[index] ?? 0;
+  }
+  const zeros = longestZeros(all);
+  return {
+    groups: all,
+    isCanonical:
+      isPlain && gapLength > 1 && zeros.start === gap && zeros.length === gapLength && !isMapped(all),
+  };
 }
 
-function hexDigit(text: string, at: number): number | undefined {
-  const code = text.charCodeAt(at);
-  if (code >= 48 && code <= 57) return code - 48;
+function hexDigit(code: number): number | undefined {
+  if (code >= zero && code <= 57) return code - zero;
   // Sets the bit that makes ASCII letters lower case.
   const lower = code | 32;
-  return lower >= 97 && lower <= 102 ? lower - 87 : undefined;
+  return lower >= lowerA && lower <= 102 ? lower - 87 : undefined;
 }
 
-function valueOfGroups(groups: readonly number[]): bigint {
-  // Three groups at a time, as many as fit an exact number: arithmetic of bigints is what parsing costs.
-  const [a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, g = 0, h = 0] = groups;
-  const high = BigInt((a * 65536 + b) * 65536 + c);
-  const middle = BigInt((d * 65536 + e) * 65536 + f);
-  return (((high << 48n) | middle) << 32n) | BigInt(g * 65536 + h);
+function bitsOfGroups(groups: readonly number[]): Bits {
+  const word = (index: number): number => ((groups[index] ?? 0) << 16) | (groups[index + 1] ?? 0);
+  return { a: word(0), b: word(2), c: word(4), d: word(6) };
 }
 
-function renderAddress(family: Family, value: bigint): string {
-  if (family === 4) return renderIpv4(Number(value));
-  return renderIpv6(
-    Array.from({ length: 8 }, (_, index) => Number((value >> BigInt(112 - 16 * index)) & 0xffffn)),
-  );
+function renderAddress(family: Family, { a, b, c, d }: Bits): string {
+  if (family === 4) return renderIpv4(a);
+  return renderIpv6([a, b, c, d].flatMap((word) => [word >>> 16, word & 0xffff]));
 }
 
 function renderIpv4(value: number): string {
@@ -306,8 +328,8 @@ function renderIpv4(value: number): string {
 }
 
 function renderIpv6(groups: readonly number[]): string {
-  const [, , , , , sixth = 0, seventh = 0, eighth = 0] = groups;
-  if (sixth === 0xffff && groups.every((group, index) => index > 4 || group === 0)) {
+  if (isMapped(groups)) {
+    const [, , , , , , seventh = 0, eighth = 0] = groups;
     return `::ffff:${renderIpv4(seventh * 65536 + eighth)}`;
   }
   const gap = longestZeros(groups);
@@ -322,6 +344,11 @@ function renderIpv6(groups: readonly number[]): string {
     text += (groups[index] ?? 0).toString(16);
   }
   return text;
+}
+
+/** An IPv4-mapped address, which is written with a dotted end. */
+function isMapped(groups: readonly number[]): boolean {
+  return groups[5] === 0xffff && groups.every((group, index) => index > 4 || group === 0);
 }
 
 /** The first of the longest runs of zero groups. */

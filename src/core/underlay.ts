@@ -8,11 +8,11 @@
 import * as v from "valibot";
 
 import { ClusternetError } from "../errors.ts";
+import { commonBits } from "./bits.ts";
 import { linkGroup } from "./host-state.ts";
 import {
   containsAddress,
   decodeAddress,
-  familyBits,
   unusableReason,
   type Address,
   type Family,
@@ -154,8 +154,7 @@ function isUsable(each: DeviceAddress, { clusterNets }: UnderlayRules): boolean 
 
 function isInNetworkOf({ address, prefixLength }: DeviceAddress, other: Address | undefined): boolean {
   if (other?.family !== address.family) return false;
-  const hostBits = BigInt(familyBits(address.family) - prefixLength);
-  return address.value >> hostBits === other.value >> hostBits;
+  return commonBits(address, other) >= prefixLength;
 }
 
 const flag = v.optional(v.boolean(), false);

@@ -6,7 +6,7 @@ import { describe, expect, test } from "bun:test";
 import type { Announcement } from "../../src/core/announcement.ts";
 import type { PublicKey } from "../../src/core/key.ts";
 import type { NodeId } from "../../src/core/node.ts";
-import { type Address, parsePrefix, type Prefix } from "../../src/core/prefix.ts";
+import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { type CuratorConnection, isConnectionLost, isEventTooLarge } from "../../src/curator/connection.ts";
 import { connectGrpc } from "../../src/curator/grpc-connection.ts";
 import { CuratorError, describeError } from "../../src/errors.ts";
@@ -18,12 +18,7 @@ import { TcpProxy } from "../fakes/tcp-proxy.ts";
 const self = "self" as NodeId;
 const announcement: Announcement = {
   publicKey: "KEY" as PublicKey,
-  prefixes: ["192.0.2.1/32", "10.192.1.0/24"].map((text): Prefix => ({
-    family: 4,
-    value: 0n,
-    length: 0,
-    text,
-  })),
+  prefixes: ["192.0.2.1/32", "10.192.1.0/24"].map(parsePrefix),
 };
 const forever = new AbortController().signal;
 
@@ -169,7 +164,7 @@ describe("the other calls", () => {
     await using curator = await FakeCurator.start();
     using connection = connect(curator.address);
     await connection.announce(announcement, forever);
-    const externalAddress: Address = { family: 4, value: 0n, text: "192.0.2.1" };
+    const externalAddress = parseAddress("192.0.2.1");
     await connection.reportStatus({ nodeId: self, externalAddress, time: new Date(1_000) }, forever);
     expect(curator.seen()).toMatchObject({
       announcements: [{ nodeId: "self", key: "KEY", prefixes: ["192.0.2.1/32", "10.192.1.0/24"], code: 0 }],

@@ -6,7 +6,7 @@ import { assert, nat, property, uint8Array } from "fast-check";
 import protobuf from "protobufjs/minimal";
 import type { PublicKey } from "../../src/core/key.ts";
 import { nodeIdProblem, type NodeId } from "../../src/core/node.ts";
-import type { Address } from "../../src/core/prefix.ts";
+import { parseAddress } from "../../src/core/prefix.ts";
 import {
   decodeWatchEvent,
   encodeAnnouncement,
@@ -134,7 +134,7 @@ describe("the requests that were sent to the real Curator", () => {
     const announcement = {
       publicKey: message.clusternet.wireguardPubkey as PublicKey,
       prefixes: message.clusternet.prefixes.map(
-        ({ cidr }) => ({ family: 4, value: 0n, length: 0, text: cidr }) as const,
+        ({ cidr }) => ({ family: 4, a: 0, b: 0, c: 0, d: 0, length: 0, text: cidr }) as const,
       ),
     };
     expect(
@@ -421,7 +421,7 @@ describe("a node's nonsense costs that node only", () => {
 });
 
 describe("a status report", () => {
-  const externalAddress: Address = { family: 4, value: 0n, text: "192.0.2.77" };
+  const externalAddress = parseAddress("192.0.2.77");
   const time = new Date("2026-12-01T10:00:00.250Z");
   const fresh = NodeStatus.encode({
     externalAddress: "192.0.2.77",
