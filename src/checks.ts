@@ -18,6 +18,9 @@ export interface NumberRange {
 /** UDP port of WireGuard, unless somebody says otherwise. */
 export const defaultListenPort = 7838;
 
+/** Where our Curator keeps what it knows, unless somebody says otherwise. */
+export const defaultCuratorDirectory = "/var/lib/clusternet-curator";
+
 /** A timer cannot wait longer: 2^31 - 1 milliseconds. */
 const maxTimerSeconds = 2_147_483;
 

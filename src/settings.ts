@@ -11,6 +11,7 @@ import * as v from "valibot";
 import {
   checkClusterNets,
   checkMtu,
+  defaultCuratorDirectory,
   defaultListenPort,
   formOfNumber,
   interfaceNameForm,
@@ -141,8 +142,6 @@ export const defaultPlace: PlaceSettings = {
   dataDirectory: "/var/lib/clusternet",
   interfaceName: "clusternet",
 };
-/** Where our Curator is, unless `--data-dir` says otherwise. */
-export const defaultCuratorDirectory = "/var/lib/clusternet-curator";
 
 /** What is wrong with a value, without naming it: "found, expected …". */
 class FormError extends Error {}

@@ -77,6 +77,7 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
         store,
         clusterNets: options.clusterNets,
         log,
+        dataDirectory,
       });
     } catch (error) {
       store.close();

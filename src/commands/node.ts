@@ -5,7 +5,7 @@
 import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 import { changeMembership, readNodes, type ListedNode } from "../curator-server/admin.ts";
-import { nodeCommand } from "../curator-server/refusal.ts";
+import { nodeCommandOf } from "../curator-server/refusal.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
 
 /** Options of every `clusternet node` command, parsed. */
@@ -44,13 +44,13 @@ export async function nodeRemove(
   const outcome = await changeMembership(dataDir, { change: "remove", id });
   switch (outcome) {
     case "done":
-      stdout(`Removed node ${quote(id)}; let it in again with: ${nodeCommand("allow", id)}\n`);
+      stdout(`Removed node ${quote(id)}; let it in again with: ${nodeCommandOf(dataDir)("allow", id)}\n`);
       return exitStatus.ok;
     case "was-so":
       stdout(`Node ${quote(id)} was removed already\n`);
       return exitStatus.ok;
     case "unknown-node":
-      throw unknownNode("remove", id);
+      throw unknownNode("remove", id, dataDir);
   }
 }
 
@@ -69,13 +69,13 @@ export async function nodeAllow(
       stdout(`Node ${quote(id)} is a member already\n`);
       return exitStatus.ok;
     case "unknown-node":
-      throw unknownNode("allow", id);
+      throw unknownNode("allow", id, dataDir);
   }
 }
 
-function unknownNode(verb: "remove" | "allow", id: string): SettingsError {
+function unknownNode(verb: "remove" | "allow", id: string, dataDir: string): SettingsError {
   return new SettingsError(`Cannot ${verb} node ${quote(id)}: there is none of this ID`, {
-    hint: "clusternet node list shows all of them",
+    hint: `All of them: ${nodeCommandOf(dataDir)("list")}`,
   });
 }
 

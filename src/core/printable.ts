@@ -23,6 +23,6 @@ export function escapeUnsafe(text: string): string {
 /** The words as one command for a shell: pasted there, they are these words again. */
 export function shellCommand(words: readonly string[]): string {
   return words
-    .map((word) => (/^[\w./:@%+,=-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`))
+    .map((word) => (/^[\w./:@+,-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`))
     .join(" ");
 }

@@ -22,7 +22,7 @@ import { quote } from "../core/problem.ts";
 import type { NodeClusterNetworking } from "../gen/common.ts";
 import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Holding } from "../core/prefix-index.ts";
-import { invalid, nodeCommand, removedRefusal, type Refusal } from "./refusal.ts";
+import { invalid, removedRefusal, type NodeCommand, type Refusal } from "./refusal.ts";
 import { decodeStatus } from "./status-bytes.ts";
 
 /** What the cluster knows of the caller: never heard of, taken out, or a member. */
@@ -39,6 +39,8 @@ export interface AdmissionRules {
   keyOwner(publicKey: PublicKey): NodeId | undefined;
   /** A prefix of another node than `id` that overlaps. */
   findOther(id: NodeId, prefix: Prefix): Holding | undefined;
+  /** What a refusal tells the operator to do. */
+  readonly nodeCommand: NodeCommand;
 }
 
 export interface AdmittedStatus {
@@ -65,7 +67,7 @@ export function judgeStatus(
       message: `Cannot take status of node ${quote(request.nodeId)} from node ${quote(caller)}: expected its own`,
     };
   }
-  if (rules.standingOf(caller).kind === "removed") return removedRefusal(caller);
+  if (rules.standingOf(caller).kind === "removed") return removedRefusal(caller, rules.nodeCommand);
   const reported = decodeStatus(request.status ?? new Uint8Array());
   if ("reason" in reported) return invalid(`Cannot take status: ${reported.reason}`);
   const { externalAddress: text, timeless } = reported;
@@ -98,7 +100,7 @@ export function judgeAnnouncement(
     return invalid(`Cannot use public key: ${publicKey.reason}`);
   }
   const standing = rules.standingOf(caller);
-  if (standing.kind === "removed") return removedRefusal(caller);
+  if (standing.kind === "removed") return removedRefusal(caller, rules.nodeCommand);
   if (standing.kind === "stranger") {
     return {
       code: Status.FAILED_PRECONDITION,
@@ -153,7 +155,7 @@ function judgePrefixes(
     if (other !== undefined) {
       return invalid(
         `Cannot use prefix ${prefix.text}: overlaps ${other.prefix.text} of node ${quote(other.owner)}; when that ` +
-          `node is gone for good, take it out with: ${nodeCommand("remove", other.owner)}`,
+          `node is gone for good, take it out with: ${rules.nodeCommand("remove", other.owner)}`,
       );
     }
   }

@@ -10,7 +10,7 @@
 import { Node, WatchEvent, WatchEvent_Progress } from "../gen/curator.ts";
 import { NodeState } from "../gen/common.ts";
 import type { NodeId } from "../core/node.ts";
-import { removedRefusal, unavailable, type Refusal } from "./refusal.ts";
+import { unavailable, type Refusal } from "./refusal.ts";
 import type { StoredNode } from "./store.ts";
 
 /** An event of a backlog is closed once it has passed this size. */
@@ -78,11 +78,11 @@ export class FanOut {
     this.#send(node.id, event);
   }
 
-  /** A node that is no more: a tombstone for everybody, and the end of its own streams. */
-  retract(id: NodeId): void {
+  /** A node that is no more: a tombstone for everybody, and `refusal` as the end of its own streams. */
+  retract(id: NodeId, refusal: Refusal): void {
     this.#events.delete(id);
     this.#send(id, encodeEvent({ nodeTombstones: [{ nodeId: id }] }));
-    for (const watcher of this.#watchers) if (watcher.caller === id) watcher.end(removedRefusal(id));
+    for (const watcher of this.#watchers) if (watcher.caller === id) watcher.end(refusal);
   }
 
   /** Ends every stream, UNAVAILABLE, so that agents look for another Curator at once. */

@@ -2,6 +2,8 @@
  * What a caller is refused for, as data: the gRPC status code that agents act on, and words for people.
  */
 import { Status } from "nice-grpc-common";
+import { defaultCuratorDirectory } from "../checks.ts";
+import { shellCommand } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 
 /** The codes that this Curator refuses with; what each means to an agent is contract part 2. */
@@ -27,17 +29,27 @@ export function invalid(message: string): Refusal {
 }
 
 /** The caller was taken out of the cluster; agents keep their mesh and go on trying. */
-export function removedRefusal(id: string): Refusal {
+export function removedRefusal(id: string, nodeCommand: NodeCommand): Refusal {
   return {
     code: Status.NOT_FOUND,
     message: `Cannot serve node ${quote(id)}: it was removed; ${nodeCommand("allow", id)} lets it in again`,
   };
 }
 
-/** The command as an operator may copy it: an ID can hold what a shell, or the command, makes something of. */
-export function nodeCommand(verb: "remove" | "allow", id: string): string {
-  const word = /^[\w.-]+$/.test(id) ? id : `'${id.replaceAll("'", String.raw`'\''`)}'`;
-  return `clusternet node ${verb} ${id.startsWith("-") ? `-- ${word}` : word}`;
+/** A command of `clusternet node` as an operator may paste it on the Curator's machine. */
+export type NodeCommand = (verb: "list" | "remove" | "allow", id?: string) => string;
+
+/** Those for the Curator with this data directory. An ID can hold what a shell, or the command, makes something of. */
+export function nodeCommandOf(dataDirectory: string): NodeCommand {
+  return (verb, id) =>
+    shellCommand([
+      "clusternet",
+      "node",
+      verb,
+      ...(dataDirectory === defaultCuratorDirectory ? [] : ["--data-dir", dataDirectory]),
+      ...(id?.startsWith("-") === true ? ["--"] : []),
+      ...(id === undefined ? [] : [id]),
+    ]);
 }
 
 /** Something that passes by itself: stopping, or a store that cannot be written. */

@@ -13,10 +13,11 @@ import { describeError, SettingsError } from "../errors.ts";
 import type { NodeClusterNetworking } from "../gen/common.ts";
 import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
+import { defaultCuratorDirectory } from "../checks.ts";
 import { judgeAnnouncement, judgeStatus, type AdmissionRules, type Standing } from "./admission.ts";
 import { FanOut } from "./fan-out.ts";
 import { PrefixIndex } from "../core/prefix-index.ts";
-import { unavailable, type Refusal } from "./refusal.ts";
+import { nodeCommandOf, removedRefusal, unavailable, type Refusal } from "./refusal.ts";
 import { encodeStatus } from "./status-bytes.ts";
 import type { Kept, NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";
 
@@ -26,6 +27,8 @@ export interface RegistrySettings {
   readonly log: Logger;
   /** Time of day, which goes into every status. */
   readonly now: () => number;
+  /** Of the commands that refusals name. Default: where every Curator is that was not told otherwise. */
+  readonly dataDirectory?: string;
 }
 
 /** What removing or allowing came to. */
@@ -92,7 +95,13 @@ export class Registry {
       standingOf: (id) => this.standingOf(id),
       keyOwner: (publicKey) => this.#keys.get(publicKey),
       findOther: (id, prefix) => this.#index.findOther(id, prefix),
+      nodeCommand: nodeCommandOf(settings.dataDirectory ?? defaultCuratorDirectory),
     };
+  }
+
+  /** What a node is told that was removed. */
+  removedRefusal(id: NodeId): Refusal {
+    return removedRefusal(id, this.#rules.nodeCommand);
   }
 
   standingOf(id: NodeId): Standing {
@@ -172,7 +181,7 @@ export class Registry {
       turn.changes.push({ kind: "remove", id });
       turn.effects.push(() => {
         this.#settings.log.info("Node removed", { node: id });
-        this.fanOut.retract(id);
+        this.fanOut.retract(id, this.removedRefusal(id));
       });
       return "done";
     });

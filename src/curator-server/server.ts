@@ -31,6 +31,8 @@ export interface CuratorServerSettings {
   readonly clusterNets: readonly Prefix[];
   readonly log: Logger;
   readonly now?: () => number;
+  /** Where the operator's commands reach this Curator; default as theirs. */
+  readonly dataDirectory?: string;
   /** How soon a watcher that is gone without a word is let go. Default 20 s and 10 s. */
   readonly keepalive?: { readonly timeMs: number; readonly timeoutMs: number };
 }
@@ -67,6 +69,7 @@ export async function startCuratorServer(settings: CuratorServerSettings): Promi
     clusterNets: settings.clusterNets,
     log,
     now: settings.now ?? Date.now,
+    ...(settings.dataDirectory === undefined ? {} : { dataDirectory: settings.dataDirectory }),
   });
   const server = createServer({
     "grpc.max_receive_message_length": maxRequestBytes,

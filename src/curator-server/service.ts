@@ -17,7 +17,7 @@ import {
 } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
-import { removedRefusal, type Refusal } from "./refusal.ts";
+import type { Refusal } from "./refusal.ts";
 import type { Registry } from "./registry.ts";
 
 /**
@@ -91,7 +91,7 @@ export function curatorService(
       const only = watchedNode(request);
       if (typeof only === "object") throw serverError(only);
       if (registry.standingOf(caller).kind === "removed") {
-        answer(caller, "Watch", removedRefusal(caller));
+        answer(caller, "Watch", registry.removedRefusal(caller));
       }
       if (registry.fanOut.watchersOf(caller) >= maxWatchesOfCaller) {
         answer(caller, "Watch", {

@@ -17,12 +17,13 @@ import {
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { createChannel, type Channel } from "nice-grpc";
+import { ClientError, createChannel, type Channel } from "nice-grpc";
 import { runCurator, type CuratorOptions } from "../../src/commands/curator.ts";
 import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/commands/node.ts";
 import { parseCommandLine } from "../../src/cli.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
-import { nodeCommand } from "../../src/curator-server/refusal.ts";
+import { defaultCuratorDirectory } from "../../src/checks.ts";
+import { nodeCommandOf } from "../../src/curator-server/refusal.ts";
 import { ClusternetError, describeError, type ExitStatus } from "../../src/errors.ts";
 import type { RedactingLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
@@ -116,6 +117,14 @@ async function joinCluster(port: number, id: string): Promise<void> {
 async function reportOf(channel: Channel): Promise<string> {
   const status = { nodeId: "a", status: statusBytes("192.0.2.1") };
   return await codeOf(clientOf(channel, undefined).updateNodeStatus(status));
+}
+
+/** The Curator's words for what it refused. */
+async function detailsOf(call: Promise<unknown>): Promise<string> {
+  const [outcome] = await Promise.allSettled([call]);
+  return outcome.status === "rejected" && outcome.reason instanceof ClientError
+    ? outcome.reason.details
+    : "none";
 }
 
 /** What a node command prints, and how it ends. */
@@ -452,7 +461,7 @@ describe("clusternet node", () => {
       await printed((context) => nodeAllow({ dataDir }, "a", context)),
     ];
     expect(lines).toEqual([
-      'Removed node "a"; let it in again with: clusternet node allow a\n',
+      `Removed node "a"; let it in again with: clusternet node allow --data-dir ${dataDir} a\n`,
       'Node "a" was removed already\n',
       'Allowed node "a": it is a member again with its next status\n',
     ]);
@@ -470,15 +479,34 @@ describe("clusternet node", () => {
     ]);
   });
 
+  test("is named in refusals as it reaches this very Curator", async () => {
+    const running = await start();
+    const { dataDir } = options();
+    await joinCluster(running.port, "a");
+    const channel = createChannel(`127.0.0.1:${running.port}`);
+    cleanups.push(() => channel.close());
+    const report = async (id: string): Promise<unknown> =>
+      await clientOf(channel, id).updateNodeStatus({ nodeId: id, status: statusBytes("192.0.2.2") });
+    await report("b");
+    const clusternet = { wireguardPubkey: keyOf(2), prefixes: [{ cidr: "10.192.1.0/24" }] };
+    const overlapping = clientOf(channel, "b").updateNodeClusterNetworking({ clusternet });
+    expect(await detailsOf(overlapping)).toEndWith(`clusternet node remove --data-dir ${dataDir} a`);
+    await printed((context) => nodeRemove({ dataDir }, "a", context));
+    expect(await detailsOf(report("a"))).toEndWith(
+      `clusternet node allow --data-dir ${dataDir} a lets it in again`,
+    );
+  });
+
   test.each([
     ["remove", nodeRemove],
     ["allow", nodeAllow],
   ])("%s of a node that is not there: exit 78", async (verb, run) => {
     await start();
     const error = await thrownBy(() => run({ dataDir: options().dataDir }, "nobody", { stdout() {} }));
-    expect([error.exit, error.message]).toEqual([
+    expect([error.exit, error.message, error.hint]).toEqual([
       78,
       `Cannot ${verb} node "nobody": there is none of this ID`,
+      `All of them: clusternet node list --data-dir ${options().dataDir}`,
     ]);
   });
 
@@ -488,7 +516,8 @@ describe("clusternet node", () => {
     const id = "..?%2e;$(x)'";
     await joinCluster(running.port, id);
     expect(await printed((context) => nodeRemove({ dataDir }, id, context))).toBe(
-      String.raw`Removed node "..?%2e;$(x)'"; let it in again with: clusternet node allow '..?%2e;$(x)'\'''` +
+      `Removed node "${id}"; let it in again with: clusternet node allow --data-dir ${dataDir} ` +
+        String.raw`'..?%2e;$(x)'\'''` +
         "\n",
     );
   });
@@ -516,16 +545,21 @@ c     up     192.0.2.1         -           10.192.0.0/26,10.192.0.64/26,10.192.0
   );
 });
 
-test.each([
+test.each<{ id: string; dataDir?: string; want: string }>([
   { id: "web-1", want: "clusternet node remove web-1" },
+  {
+    id: "-c",
+    dataDir: "/srv/the Curator",
+    want: "clusternet node remove --data-dir '/srv/the Curator' -- -c",
+  },
   { id: "-b", want: "clusternet node remove -- -b" },
   { id: "--data-dir=/", want: "clusternet node remove -- '--data-dir=/'" },
   { id: "a;b'$(c)", want: String.raw`clusternet node remove 'a;b'\''$(c)'` },
-])("nodeCommand() can be copied: $want", ({ id, want }) => {
-  expect(nodeCommand("remove", id)).toBe(want);
+])("nodeCommandOf() can be pasted: $want", ({ id, dataDir = defaultCuratorDirectory, want }) => {
+  expect(nodeCommandOf(dataDir)("remove", id)).toBe(want);
   const print = want.replace("clusternet", String.raw`printf '%s\n'`);
   const argv = Bun.spawnSync(["sh", "-c", print]).stdout.toString().split("\n").slice(0, -1);
-  expect(parseCommandLine(argv, {})).toMatchObject({ command: "node remove", id });
+  expect(parseCommandLine(argv, {})).toMatchObject({ command: "node remove", id, options: { dataDir } });
 });
 
 test("renderNodeTable() gives a line a node, columns as wide as they must be", () => {

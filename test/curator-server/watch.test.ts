@@ -6,6 +6,7 @@ import * as fc from "fast-check";
 import { connect, createServer, type Socket } from "node:net";
 import { createChannel } from "nice-grpc";
 import type { NodeId } from "../../src/core/node.ts";
+import { unavailable } from "../../src/curator-server/refusal.ts";
 import { FanOut } from "../../src/curator-server/fan-out.ts";
 import { maxWatchesOfCaller } from "../../src/curator-server/service.ts";
 import { maxFormerKeys } from "../../src/curator-server/registry.ts";
@@ -441,7 +442,7 @@ describe("a slow watcher", () => {
     const slow = fanOut.open("x" as NodeId, undefined);
     const slower = fanOut.open("y" as NodeId, undefined);
     for (let number = 0; number < 10_000; number++) fanOut.publish(storedNode(`n${number % 5}`, number));
-    fanOut.retract("n0" as NodeId);
+    fanOut.retract("n0" as NodeId, unavailable("gone"));
     expect([slow.waiting, slower.waiting]).toEqual([6, 6]);
     const last: SeenEvent[] = [];
     for (;;) {
