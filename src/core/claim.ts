@@ -15,8 +15,8 @@ import {
   decodeAddress,
   decodePrefix,
   familyBits,
-  hostPrefix,
   type Prefix,
+  type Unreadable,
   unusableReason,
 } from "./prefix.ts";
 import { type Problem, type ProblemKind, quote } from "./problem.ts";
@@ -89,25 +89,46 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
         `${node.prefixCount} prefixes, expected at most ${maxPrefixesOfNode}`,
     });
   }
-  const ownHost = "kind" in address ? undefined : hostPrefix(address).text;
+  const ownHost = "kind" in address ? undefined : address;
   const accepted: Prefix[] = [];
-  for (const text of new Set(node.prefixes.slice(0, maxPrefixesOfNode))) {
-    if (text === shadow) continue;
-    const prefix = judgePrefix(text, { nodeId, ownHost, rules });
-    if ("kind" in prefix) report(prefix);
-    else accepted.push(prefix);
+  // What is wrong is reported once, however often the node says it.
+  const refused = new Set<string>();
+  for (const [index, text] of node.prefixes.slice(0, maxPrefixesOfNode).entries()) {
+    if (text === shadow || refused.has(text)) continue;
+    const prefix = node.parsed?.prefixes[index] ?? decodePrefix(text);
+    const refusal = refusePrefix(prefix, ownHost, rules);
+    if (refusal === undefined && !("reason" in prefix)) accepted.push(prefix);
+    if (refusal !== undefined) {
+      refused.add(text);
+      const message = `Cannot use prefix ${quote(text)} of node ${quote(nodeId)}: ${refusal.reason}`;
+      report({ kind: refusal.kind, message });
+    }
   }
-  accepted.sort(comparePrefixes);
-
+  const prefixes = sortedOnce(accepted);
+  // Of nearly every node, without the copies that leave out what it has not.
+  if (typeof publicKey === "string" && !("kind" in address)) {
+    return { nodeId, publicKey, address, prefixes, problems, problemCount };
+  }
   return {
     nodeId,
     ...(typeof publicKey === "string" && { publicKey }),
     ...(!("kind" in address) && { address }),
-    // One prefix may have been given in several spellings.
-    prefixes: accepted.filter((prefix, index) => prefix.text !== accepted[index - 1]?.text),
+    prefixes,
     problems,
     problemCount,
   };
+}
+
+/** Sorted, each once: one may have been given several times, or in several spellings. */
+function sortedOnce(prefixes: readonly Prefix[]): readonly Prefix[] {
+  const isBehind = (prefix: Prefix, index: number): boolean => {
+    const before = prefixes[index - 1];
+    return before === undefined || comparePrefixes(before, prefix) < 0;
+  };
+  if (prefixes.every(isBehind)) return prefixes;
+  return prefixes
+    .toSorted(comparePrefixes)
+    .filter((prefix, index, sorted) => prefix.text !== sorted[index - 1]?.text);
 }
 
 /** True when the node's texts are exactly what the claim was accepted with, nothing having been left out of it. */
@@ -123,7 +144,7 @@ function saysTheSame(node: Node, claim: Claim): boolean {
 }
 
 function judgeKey(node: Node, { ownPublicKey }: ClaimRules): PublicKey | Refusal {
-  const key = decodePublicKey(node.publicKey);
+  const key = node.parsed?.publicKey ?? decodePublicKey(node.publicKey);
   if (typeof key !== "string") {
     return { kind: "key-invalid", message: `Cannot use public key of node ${quote(node.id)}: ${key.reason}` };
   }
@@ -146,7 +167,7 @@ function judgeAddress(node: Node, { clusterNets, hostAddresses }: ClaimRules): A
     kind,
     message: `Cannot use external address ${quote(node.externalAddress)} of node ${quote(node.id)}: ${reason}`,
   });
-  const address = decodeAddress(node.externalAddress);
+  const address = node.parsed?.address ?? decodeAddress(node.externalAddress);
   if ("reason" in address) return refuse("address-invalid", address.reason);
   if (address.text !== node.externalAddress) {
     return refuse("address-invalid", `not in canonical form, expected ${address.text}`);
@@ -164,35 +185,35 @@ function judgeAddress(node: Node, { clusterNets, hostAddresses }: ClaimRules): A
   return address;
 }
 
-interface PrefixContext {
-  readonly nodeId: NodeId;
-  /** Text of the node's external address as a single host, when that is usable. */
-  readonly ownHost: string | undefined;
-  readonly rules: ClaimRules;
-}
-
-function judgePrefix(text: string, { nodeId, ownHost, rules }: PrefixContext): Prefix | Refusal {
-  const prefix = decodePrefix(text);
-  if (!("reason" in prefix) && prefix.text === ownHost) return prefix;
-  const refuse = (kind: ProblemKind, reason: string): Refusal => ({
-    kind,
-    message: `Cannot use prefix ${quote(text)} of node ${quote(nodeId)}: ${reason}`,
-  });
-  if ("reason" in prefix) return refuse("prefix-malformed", prefix.reason);
+/** Why a prefix is not accepted; undefined: it is. `ownHost` is the node's external address, when that is usable. */
+function refusePrefix(
+  prefix: Prefix | Unreadable,
+  ownHost: Address | undefined,
+  rules: ClaimRules,
+): { readonly kind: ProblemKind; readonly reason: string } | undefined {
+  if ("reason" in prefix) return { kind: "prefix-malformed", reason: prefix.reason };
+  if (
+    ownHost !== undefined &&
+    prefix.length === familyBits(prefix.family) &&
+    containsAddress(prefix, ownHost)
+  ) {
+    return undefined;
+  }
   const clusterNet = rules.clusterNets.find(({ family }) => family === prefix.family);
-  if (clusterNet === undefined) return refuse("prefix-outside", `no ClusterNet is IPv${prefix.family}`);
+  if (clusterNet === undefined) {
+    return { kind: "prefix-outside", reason: `no ClusterNet is IPv${prefix.family}` };
+  }
   if (containsPrefix(prefix, clusterNet)) {
-    return refuse("prefix-too-wide", `it takes in all of ClusterNet ${clusterNet.text}`);
+    return { kind: "prefix-too-wide", reason: `it takes in all of ClusterNet ${clusterNet.text}` };
   }
   if (!containsPrefix(clusterNet, prefix)) {
-    return refuse(
-      "prefix-outside",
-      `it lies outside ClusterNet ${clusterNet.text} and is not the node's external address`,
-    );
+    const reason = `it lies outside ClusterNet ${clusterNet.text} and is not the node's external address`;
+    return { kind: "prefix-outside", reason };
   }
   const shortest = shortestLength(clusterNet);
-  if (prefix.length >= shortest) return prefix;
-  return refuse("prefix-too-wide", `prefix length is ${prefix.length}, expected ${shortest} or more`);
+  if (prefix.length >= shortest) return undefined;
+  const reason = `prefix length is ${prefix.length}, expected ${shortest} or more`;
+  return { kind: "prefix-too-wide", reason };
 }
 
 /** The widest prefix that one node may have: a sixteenth of ClusterNet, but /24 and /64 are always narrow enough (C4.4). */

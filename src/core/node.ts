@@ -1,10 +1,13 @@
 /**
  * A node as a Curator describes it: text that is not believed yet.
  *
- * curator/wire.ts makes it from the wire, core/wg-config.ts from the last file; core/claim.ts judges it.
+ * curator/wire.ts makes it from the wire, core/wg-config.ts from the last file; core/claim.ts judges it, without
+ * parsing again what core/wg-config.ts has parsed.
  * The status' time is left out on purpose: it changes with every report and means nothing to the mesh, so
  * two equal nodes are one and the same to us.
  */
+import type { PublicKey } from "./key.ts";
+import type { Address, Prefix } from "./prefix.ts";
 import { quote } from "./problem.ts";
 
 declare const nodeIdBrand: unique symbol;
@@ -29,6 +32,17 @@ export interface Node {
   readonly consensusMember: boolean;
   /** TCP port of a Curator that the node says it runs. */
   readonly curatorPort?: number;
+  /** Of a node of the last file, whose texts were parsed when it was read, what these very texts say. */
+  readonly parsed?: ParsedTexts;
+}
+
+/** What the texts of a node say. */
+export interface ParsedTexts {
+  readonly publicKey: PublicKey;
+  /** Absent: the text is "". */
+  readonly address: Address | undefined;
+  /** One for each text, in their order. */
+  readonly prefixes: readonly Prefix[];
 }
 
 /** Of one node this many prefixes are looked at (C4.4). */

@@ -9,10 +9,10 @@
  * name its number and show none of it.
  */
 import { ClusternetError } from "../errors.ts";
-import { decodePublicKey, type PrivateKey, parsePrivateKey } from "./key.ts";
+import { decodePublicKey, type PrivateKey, parsePrivateKey, type PublicKey } from "./key.ts";
 import { differingRange, type Mesh, type Peer } from "./mesh.ts";
 import { asNodeId, type Node, type NodeId } from "./node.ts";
-import { type Address, comparePrefixes, decodeAddress, decodePrefix } from "./prefix.ts";
+import { type Address, comparePrefixes, decodeAddress, decodePrefix, type Prefix } from "./prefix.ts";
 
 /** What holds for every peer alike. */
 export interface WgSettings {
@@ -151,143 +151,199 @@ export interface ParsedWgConfig {
 }
 
 /**
- * Reads a file that `renderWgConfig` wrote. The peers come back as nodes (endpoint as external address), to be
- * judged like any other. Throws ClusternetError naming the line number but never its text, when the file is not one of ours: a line that
- * is not understood, a peer without its `# node =` line, a setting, node or public key twice.
+ * Reads a file that `renderWgConfig` wrote, in one pass. The peers come back as nodes (endpoint as external address), to be
+ * judged like any other; their texts are parsed already. Throws ClusternetError naming the line number but never its text,
+ * when the file is not one of ours: a line that is not understood, a peer without its `# node =` line, a setting, node or
+ * public key twice.
  */
 export function parseWgConfig(text: string): ParsedWgConfig {
-  const sections = splitSections(text);
-  const [first, ...peers] = sections;
-  if (first?.kind !== "interface") throw unreadable(first?.line ?? 1, "no [Interface] section at the start");
-  const { privateKey, listenPort } = parseInterface(first);
-
-  const nodes: Node[] = [];
-  const ids = new Set<NodeId>();
-  const keys = new Set<string>();
-  for (const section of peers) {
-    if (section.kind !== "peer") throw unreadable(section.line, "a second [Interface] section");
-    const node = parsePeer(section, listenPort);
-    if (ids.has(node.id)) throw unreadable(section.line, "a node that was there before");
-    if (keys.has(node.publicKey)) throw unreadable(section.line, "a public key that was there before");
-    ids.add(node.id);
-    keys.add(node.publicKey);
-    nodes.push(node);
-  }
-  return { privateKey, listenPort, nodes };
-}
-
-interface Setting {
-  readonly line: number;
-  readonly value: string;
-}
-
-interface Section {
-  readonly kind: "interface" | "peer";
-  readonly line: number;
-  /** Of the `# node =` line right before it. */
-  readonly nodeId: NodeId | undefined;
-  readonly settings: Map<string, Setting>;
-}
-
-function splitSections(text: string): readonly Section[] {
-  const lines = text.split("\n");
   // The end of the last line is the end of the file: without it the file was cut off.
-  if (lines.pop() !== "") throw unreadable(lines.length + 1, "a line without an end");
-  const sections: Section[] = [];
-  let nodeId: NodeId | undefined;
-  for (const [index, content] of lines.entries()) {
-    const line = index + 1;
-    if (nodeId !== undefined && content !== "[Peer]")
+  if (text !== "" && !text.endsWith("\n")) throw unreadable(text.split("\n").length, "a line without an end");
+  const reader = new ConfigReader();
+  let line = 0;
+  for (let from = 0; from < text.length;) {
+    const to = text.indexOf("\n", from);
+    reader.take(text.slice(from, to), ++line);
+    from = to + 1;
+  }
+  return reader.finish(line);
+}
+
+const interfaceHead = "[Interface]";
+const peerHead = "[Peer]";
+
+/** A section that is being read: what its settings have said so far. */
+interface InterfaceSection {
+  readonly kind: "interface";
+  readonly line: number;
+  privateKey?: PrivateKey;
+  listenPort?: number;
+}
+
+interface PeerSection {
+  readonly kind: "peer";
+  readonly line: number;
+  readonly nodeId: NodeId;
+  publicKey?: PublicKey;
+  address?: Address;
+  prefixes?: readonly Prefix[];
+  keepaliveSeconds?: number;
+}
+
+/** Takes one line after the other. */
+class ConfigReader {
+  #interface: Pick<ParsedWgConfig, "privateKey" | "listenPort"> | undefined;
+  #section: InterfaceSection | PeerSection | undefined;
+  /** Of the line before. */
+  #nodeId: NodeId | undefined;
+  readonly #nodes: Node[] = [];
+  readonly #ids = new Set<NodeId>();
+  readonly #keys = new Set<PublicKey>();
+
+  take(content: string, line: number): void {
+    if (content === peerHead) {
+      this.#beginPeer(line);
+    } else if (this.#nodeId !== undefined) {
       throw unreadable(line, "no [Peer] after the line of its node");
-    if (content === "[Interface]" || content === "[Peer]") {
-      const kind = content === "[Peer]" ? "peer" : "interface";
-      sections.push({ kind, line, nodeId, settings: new Map() });
-      nodeId = undefined;
+    } else if (content === interfaceHead) {
+      this.#endSection();
+      if (this.#interface !== undefined) throw unreadable(line, "a second [Interface] section");
+      this.#section = { kind: "interface", line };
     } else if (content.startsWith(nodeComment)) {
-      nodeId = asNodeId(content.slice(nodeComment.length));
-      if (nodeId === undefined) throw unreadable(line, "no node ID");
+      this.#nodeId = asNodeId(content.slice(nodeComment.length));
+      if (this.#nodeId === undefined) throw unreadable(line, "no node ID");
     } else if (content !== "" && !content.startsWith("#")) {
-      addSetting(sections.at(-1), content, line);
+      this.#takeSetting(content, line);
     }
   }
-  if (nodeId !== undefined) throw unreadable(lines.length, "no [Peer] after the line of its node");
-  return sections;
-}
 
-const knownSettings: Readonly<Record<Section["kind"], ReadonlySet<string>>> = {
-  interface: new Set(["PrivateKey", "ListenPort"]),
-  peer: new Set(["PublicKey", "Endpoint", "AllowedIPs", "PersistentKeepalive"]),
-};
+  /** After the last line, which has this number. */
+  finish(line: number): ParsedWgConfig {
+    if (this.#nodeId !== undefined) throw unreadable(line, "no [Peer] after the line of its node");
+    this.#endSection();
+    if (this.#interface === undefined) throw unreadable(1, "no [Interface] section at the start");
+    return { ...this.#interface, nodes: this.#nodes };
+  }
 
-function addSetting(section: Section | undefined, content: string, line: number): void {
-  const equals = content.indexOf(" = ");
-  const name = content.slice(0, Math.max(0, equals));
-  if (section === undefined || !knownSettings[section.kind].has(name)) {
+  #beginPeer(line: number): void {
+    const nodeId = this.#nodeId;
+    this.#nodeId = undefined;
+    this.#endSection();
+    if (this.#interface === undefined) throw unreadable(line, "no [Interface] section at the start");
+    if (nodeId === undefined) throw unreadable(line, `a [Peer] without "${nodeComment}…" on the line before`);
+    this.#section = { kind: "peer", line, nodeId };
+  }
+
+  #takeSetting(content: string, line: number): void {
+    const equals = content.indexOf(" = ");
+    const name = content.slice(0, Math.max(0, equals));
+    const value = content.slice(equals + 3);
+    const once = (before: unknown): void => {
+      if (before !== undefined) throw unreadable(line, `${name} for the second time`);
+    };
+    const section = this.#section;
+    if (section?.kind === "peer") {
+      const { listenPort = 0 } = this.#interface ?? {};
+      switch (name) {
+        case "PublicKey":
+          once(section.publicKey);
+          section.publicKey = parseKey(value, line);
+          return;
+        case "Endpoint":
+          once(section.address);
+          section.address = parseEndpoint(value, line, listenPort);
+          return;
+        case "AllowedIPs":
+          once(section.prefixes);
+          section.prefixes = parseAllowedIps(value, line);
+          return;
+        case "PersistentKeepalive":
+          once(section.keepaliveSeconds);
+          section.keepaliveSeconds = parseNumber(value, line);
+          return;
+      }
+    } else if (section !== undefined) {
+      switch (name) {
+        case "PrivateKey":
+          once(section.privateKey);
+          section.privateKey = parseOwnKey(value, line);
+          return;
+        case "ListenPort":
+          once(section.listenPort);
+          section.listenPort = parseNumber(value, line);
+          return;
+      }
+    }
     throw unreadable(line, "a line that is not understood");
   }
-  if (section.settings.has(name)) throw unreadable(line, `${name} for the second time`);
-  section.settings.set(name, { line, value: content.slice(equals + 3) });
+
+  #endSection(): void {
+    const section = this.#section;
+    this.#section = undefined;
+    if (section === undefined) return;
+    const { line } = section;
+    if (section.kind === "interface") {
+      const { privateKey, listenPort } = section;
+      if (privateKey === undefined) throw unreadable(line, "a section without PrivateKey");
+      if (listenPort === undefined) throw unreadable(line, "a section without ListenPort");
+      this.#interface = { privateKey, listenPort };
+      return;
+    }
+    const { nodeId, publicKey, address, prefixes = [] } = section;
+    if (publicKey === undefined) throw unreadable(line, "a section without PublicKey");
+    if (this.#ids.has(nodeId)) throw unreadable(line, "a node that was there before");
+    if (this.#keys.has(publicKey)) throw unreadable(line, "a public key that was there before");
+    this.#ids.add(nodeId);
+    this.#keys.add(publicKey);
+    this.#nodes.push({
+      id: nodeId,
+      state: "unknown",
+      publicKey,
+      externalAddress: address?.text ?? "",
+      prefixes: prefixes.map(({ text }) => text),
+      prefixCount: prefixes.length,
+      consensusMember: false,
+      parsed: { publicKey, address, prefixes },
+    });
+  }
 }
 
-function parseInterface(section: Section): Pick<ParsedWgConfig, "privateKey" | "listenPort"> {
-  const key = section.settings.get("PrivateKey");
-  if (key === undefined) throw unreadable(section.line, "a section without PrivateKey");
-  const port = section.settings.get("ListenPort");
-  if (port === undefined) throw unreadable(section.line, "a section without ListenPort");
-  let privateKey: PrivateKey;
+function parseOwnKey(text: string, line: number): PrivateKey {
   try {
-    privateKey = parsePrivateKey(key.value);
+    return parsePrivateKey(text);
   } catch (cause) {
-    throw unreadable(key.line, "an unusable PrivateKey", cause);
+    throw unreadable(line, "an unusable PrivateKey", cause);
   }
-  return { privateKey, listenPort: parseNumber(port) };
 }
 
-function parsePeer({ line, nodeId, settings }: Section, listenPort: number): Node {
-  if (nodeId === undefined) throw unreadable(line, `a [Peer] without "${nodeComment}…" on the line before`);
-  const publicKey = settings.get("PublicKey");
-  if (publicKey === undefined) throw unreadable(line, "a section without PublicKey");
-  if (typeof decodePublicKey(publicKey.value) !== "string")
-    throw unreadable(publicKey.line, "an unusable PublicKey");
-  const keepalive = settings.get("PersistentKeepalive");
-  if (keepalive !== undefined) parseNumber(keepalive);
-  const prefixes = parseAllowedIps(settings.get("AllowedIPs"));
-  return {
-    id: nodeId,
-    state: "unknown",
-    publicKey: publicKey.value,
-    externalAddress: parseEndpoint(settings.get("Endpoint"), listenPort),
-    prefixes,
-    prefixCount: prefixes.length,
-    consensusMember: false,
-  };
+function parseKey(text: string, line: number): PublicKey {
+  const key = decodePublicKey(text);
+  if (typeof key !== "string") throw unreadable(line, "an unusable PublicKey");
+  return key;
 }
 
-function parseAllowedIps(setting: Setting | undefined): readonly string[] {
-  if (setting === undefined) return [];
-  const texts = setting.value.split(", ");
-  for (const text of texts) {
-    const prefix = decodePrefix(text);
-    if ("reason" in prefix || prefix.text !== text) throw unreadable(setting.line, "a malformed prefix");
-  }
-  return texts;
+function parseAllowedIps(text: string, line: number): readonly Prefix[] {
+  return text.split(", ").map((each) => {
+    const prefix = decodePrefix(each);
+    if ("reason" in prefix || prefix.text !== each) throw unreadable(line, "a malformed prefix");
+    return prefix;
+  });
 }
 
-/** The address of an endpoint; "" when there is none. The port is the one of the whole mesh. */
-function parseEndpoint(setting: Setting | undefined, listenPort: number): string {
-  if (setting === undefined) return "";
-  const colon = setting.value.lastIndexOf(":");
-  const host = setting.value.slice(0, Math.max(0, colon));
+/** The address of an endpoint. The port is the one of the whole mesh. */
+function parseEndpoint(text: string, line: number, listenPort: number): Address {
+  const colon = text.lastIndexOf(":");
+  const host = text.slice(0, Math.max(0, colon));
   const address = decodeAddress(host.startsWith("[") ? host.slice(1, -1) : host);
-  if ("reason" in address || renderEndpoint(address, listenPort) !== setting.value) {
-    throw unreadable(setting.line, "an endpoint that is not an IP address and the listen port");
+  if ("reason" in address || renderEndpoint(address, listenPort) !== text) {
+    throw unreadable(line, "an endpoint that is not an IP address and the listen port");
   }
-  return address.text;
+  return address;
 }
 
 /** A port or a number of seconds: both have 16 bits. */
-function parseNumber({ line, value }: Setting): number {
-  const number = /^[1-9][0-9]{0,4}$/.test(value) ? Number(value) : 0;
+function parseNumber(text: string, line: number): number {
+  const number = /^[1-9][0-9]{0,4}$/.test(text) ? Number(text) : 0;
   if (number < 1 || number > 65_535) throw unreadable(line, "a number that is not 1 to 65535");
   return number;
 }
