@@ -25,7 +25,7 @@ export interface NodeCommandContext {
   readonly stdout: (text: string) => void;
 }
 
-/** Prints every member and every removed node. Throws ClusternetError, exit 69 when no Curator runs. */
+/** Prints every member, and who is none any more or not yet again. Throws ClusternetError, exit 69 when no Curator runs. */
 export async function nodeList(
   { dataDir, json }: NodeListOptions,
   { stdout }: NodeCommandContext,
@@ -63,10 +63,10 @@ export async function nodeAllow(
   const outcome = await changeMembership(dataDir, { change: "allow", id });
   switch (outcome) {
     case "done":
-      stdout(`Allowed node ${quote(id)}: it is a member again with its next status\n`);
+      stdout(`Allowed node ${quote(id)}: it is a member again once it reports its status\n`);
       return exitStatus.ok;
     case "was-so":
-      stdout(`Node ${quote(id)} is a member already\n`);
+      stdout(`Node ${quote(id)} was allowed already\n`);
       return exitStatus.ok;
     case "unknown-node":
       throw unknownNode("allow", id, dataDir);

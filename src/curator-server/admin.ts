@@ -15,7 +15,7 @@ import type { MembershipChange, Registry } from "./registry.ts";
 
 const listedNode = v.object({
   id: v.string(),
-  state: v.picklist(["up", "removed"]),
+  state: v.picklist(["up", "removed", "allowed"]),
   externalAddress: v.nullable(v.string()),
   publicKey: v.nullable(v.string()),
   prefixes: v.array(v.string()),
@@ -84,18 +84,19 @@ function listNodes(registry: Registry): readonly ListedNode[] {
     prefixes: [...node.prefixes],
     lastReportAt: new Date(node.reportedAtMs).toISOString(),
   }));
-  const removed = registry.removed.map((id): ListedNode => ({
-    id,
-    state: "removed",
-    externalAddress: null,
-    publicKey: null,
-    prefixes: [],
-    lastReportAt: null,
-  }));
-  return [...members, ...removed];
+  const { removed, allowed } = registry;
+  return [
+    ...members,
+    ...removed.map((id) => listStranger(id, "removed")),
+    ...allowed.map((id) => listStranger(id, "allowed")),
+  ];
 }
 
-/** Members by ID, then removed nodes by ID. Throws ClusternetError, exit 69 when no Curator runs there. */
+function listStranger(id: string, state: "removed" | "allowed"): ListedNode {
+  return { id, state, externalAddress: null, publicKey: null, prefixes: [], lastReportAt: null };
+}
+
+/** Members by ID, then removed nodes, then those that were allowed again and have not joined yet. Throws ClusternetError, exit 69 when no Curator runs there. */
 export async function readNodes(dataDirectory: string): Promise<readonly ListedNode[]> {
   return (await ask(dataDirectory, listAnswer, { method: "GET" })).nodes;
 }

@@ -71,6 +71,7 @@ export class Registry {
   /** The same by node, the oldest first. */
   readonly #keysOf = new Map<NodeId, Set<string>>();
   readonly #removed: Set<NodeId>;
+  readonly #allowed: Set<NodeId>;
   readonly #index = new PrefixIndex();
   readonly #rules: AdmissionRules;
   #errands: Errand<never>[] = [];
@@ -80,11 +81,12 @@ export class Registry {
   /** Throws SettingsError when the store cannot be read. */
   constructor(settings: RegistrySettings) {
     this.#settings = settings;
-    const { nodes, keys, removed } = settings.store.load();
+    const { nodes, keys, removed, allowed } = settings.store.load();
     this.#keys = new Map(keys);
     for (const [publicKey, id] of keys)
       this.#keysOf.set(id, (this.#keysOf.get(id) ?? new Set()).add(publicKey));
     this.#removed = new Set(removed);
+    this.#allowed = new Set(allowed);
     for (const node of nodes) {
       this.#nodes.set(node.id, node);
       for (const prefix of parseStored(node)) this.#index.add({ owner: node.id, prefix });
@@ -117,6 +119,11 @@ export class Registry {
 
   get removed(): readonly NodeId[] {
     return [...this.#removed].toSorted(compareTexts);
+  }
+
+  /** Let in again, and not heard of since. */
+  get allowed(): readonly NodeId[] {
+    return [...this.#allowed].toSorted(compareTexts);
   }
 
   /** UpdateNodeStatus. Always an event, since the time in it is new. */
@@ -170,14 +177,15 @@ export class Registry {
     return this.#enqueue<Exclude<MembershipChange, Refusal>>((turn) => {
       if (this.#removed.has(id)) return "was-so";
       const before = this.#nodes.get(id);
-      if (before === undefined) return "unknown-node";
+      if (before === undefined && !this.#allowed.has(id)) return "unknown-node";
       this.#nodes.delete(id);
       this.#removed.add(id);
       turn.undo.push(() => {
-        this.#nodes.set(id, before);
+        if (before !== undefined) this.#nodes.set(id, before);
         this.#removed.delete(id);
       });
-      this.#move(turn, id, { from: before.prefixes, to: [] });
+      this.#forgetAllowed(turn, id);
+      this.#move(turn, id, { from: before?.prefixes ?? [], to: [] });
       turn.changes.push({ kind: "remove", id });
       turn.effects.push(() => {
         this.#settings.log.info("Node removed", { node: id });
@@ -190,8 +198,14 @@ export class Registry {
   /** Lets a removed node in again: it is a stranger then, and a member with its next status. */
   allow(id: NodeId): Promise<MembershipChange> {
     return this.#enqueue<Exclude<MembershipChange, Refusal>>((turn) => {
-      if (!this.#removed.delete(id)) return this.#nodes.has(id) ? "was-so" : "unknown-node";
-      turn.undo.push(() => this.#removed.add(id));
+      if (!this.#removed.delete(id)) {
+        return this.#nodes.has(id) || this.#allowed.has(id) ? "was-so" : "unknown-node";
+      }
+      this.#allowed.add(id);
+      turn.undo.push(() => {
+        this.#removed.add(id);
+        this.#allowed.delete(id);
+      });
       turn.changes.push({ kind: "allow", id });
       turn.effects.push(() => this.#settings.log.info("Node allowed again", { node: id }));
       return "done";
@@ -203,8 +217,13 @@ export class Registry {
     this.#keep((store) => store.ensure(() => this.#whole()));
   }
 
+  #forgetAllowed(turn: Turn, id: NodeId): void {
+    if (this.#allowed.delete(id)) turn.undo.push(() => this.#allowed.add(id));
+  }
+
   #put(turn: Turn, node: StoredNode): void {
     const before = this.#nodes.get(node.id);
+    this.#forgetAllowed(turn, node.id);
     this.#nodes.set(node.id, node);
     turn.undo.push(() => {
       if (before === undefined) this.#nodes.delete(node.id);
@@ -294,7 +313,7 @@ export class Registry {
     // Not `#keys`, whose order a change that was taken back may have mixed up.
     const keys = new Map<string, NodeId>();
     for (const [id, ofNode] of this.#keysOf) for (const publicKey of ofNode) keys.set(publicKey, id);
-    return { nodes: [...this.#nodes.values()], keys, removed: this.#removed };
+    return { nodes: [...this.#nodes.values()], keys, removed: this.#removed, allowed: this.#allowed };
   }
 
   #logAnnouncement(before: StoredNode, now: Pick<StoredNode, "publicKey" | "prefixes">): void {

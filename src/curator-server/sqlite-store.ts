@@ -35,6 +35,8 @@ const schema = `
   PRAGMA application_id = ${applicationId};
   PRAGMA user_version = ${schemaVersion};
 `;
+/** Missing in files that were made before there was such a table; whoever does not know it may go on without. */
+const allowedTable = "CREATE TABLE IF NOT EXISTS allowed_node (id TEXT PRIMARY KEY NOT NULL) STRICT";
 
 const nodeRow = v.object({
   id: v.string(),
@@ -45,7 +47,7 @@ const nodeRow = v.object({
   prefixes: v.string(),
 });
 const keyRow = v.object({ public_key: v.string(), node_id: v.string() });
-const removedRow = v.object({ id: v.string() });
+const idRow = v.object({ id: v.string() });
 const prefixTexts = v.array(v.string());
 
 /** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
@@ -60,6 +62,7 @@ function openFile(path: string): OpenFile {
     database = new Database(path, { readwrite: true, create: false, strict: true });
     if (isNew || isEmpty(database)) create(database, path);
     else requireOurs(database, path);
+    database.run(allowedTable);
     return new OpenFile(database, path);
   } catch (error) {
     database?.close();
@@ -264,13 +267,19 @@ class OpenFile {
       "INSERT OR REPLACE INTO removed_node (id) VALUES (?)",
     );
     const dropRemoved = database.prepare<void, [string]>("DELETE FROM removed_node WHERE id = ?");
-    this.#statements = [put, useKey, forgetKey, dropNode, addRemoved, dropRemoved];
+    const addAllowed = database.prepare<void, [string]>(
+      "INSERT OR REPLACE INTO allowed_node (id) VALUES (?)",
+    );
+    const dropAllowed = database.prepare<void, [string]>("DELETE FROM allowed_node WHERE id = ?");
+    const ofStrangers = [addRemoved, dropRemoved, addAllowed, dropAllowed];
+    this.#statements = [put, useKey, forgetKey, dropNode, ...ofStrangers];
     const carryOut = (changes: readonly StoredChange[]): void => {
       for (const change of changes) {
         switch (change.kind) {
           case "put": {
             const { id, externalAddress, reportedAtMs, status, publicKey, prefixes } = change.node;
             put.run(id, externalAddress, reportedAtMs, status, publicKey, JSON.stringify(prefixes));
+            dropAllowed.run(id);
             break;
           }
           case "use-key":
@@ -283,18 +292,22 @@ class OpenFile {
           case "remove":
             dropNode.run(change.id);
             addRemoved.run(change.id);
+            dropAllowed.run(change.id);
             break;
           case "allow":
             dropRemoved.run(change.id);
+            addAllowed.run(change.id);
             break;
         }
       }
     };
     this.#commit = database.transaction(carryOut).immediate;
-    this.#replaceAll = database.transaction(({ nodes, keys, removed }: StoredState) => {
-      for (const table of ["node", "used_key", "removed_node"]) database.run(`DELETE FROM ${table}`);
+    this.#replaceAll = database.transaction(({ nodes, keys, removed, allowed }: StoredState) => {
+      for (const table of ["node", "used_key", "removed_node", "allowed_node"])
+        database.run(`DELETE FROM ${table}`);
       carryOut([
         ...[...removed].map((id) => ({ kind: "remove", id }) as const),
+        ...[...allowed].map((id) => ({ kind: "allow", id }) as const),
         ...nodes.map((node) => ({ kind: "put", node }) as const),
         ...[...keys].map(([publicKey, id]) => ({ kind: "use-key", publicKey, id }) as const),
       ]);
@@ -319,10 +332,13 @@ class OpenFile {
           return [publicKey, readNodeId(id)];
         }),
       ),
-      removed: new Set(
-        this.#rows("SELECT * FROM removed_node").map((row) => readNodeId(v.parse(removedRow, row).id)),
-      ),
+      removed: this.#ids("removed_node"),
+      allowed: this.#ids("allowed_node"),
     };
+  }
+
+  #ids(table: "removed_node" | "allowed_node"): ReadonlySet<NodeId> {
+    return new Set(this.#rows(`SELECT * FROM ${table}`).map((row) => readNodeId(v.parse(idRow, row).id)));
   }
 
   /** Durable when it returns. */

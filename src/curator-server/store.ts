@@ -30,15 +30,19 @@ export interface StoredState {
    */
   readonly keys: ReadonlyMap<string, NodeId>;
   readonly removed: ReadonlySet<NodeId>;
+  /** Removed once and let in again, and no members yet. */
+  readonly allowed: ReadonlySet<NodeId>;
 }
 
 export type StoredChange =
+  /** A member from here on. */
   | { readonly kind: "put"; readonly node: StoredNode }
   /** From here on the node's newest key, whether it had it before or not. */
   | { readonly kind: "use-key"; readonly publicKey: string; readonly id: NodeId }
   | { readonly kind: "forget-key"; readonly publicKey: string }
   /** Out of the members and never in again before it is allowed. */
   | { readonly kind: "remove"; readonly id: NodeId }
+  /** A stranger that may become a member again. */
   | { readonly kind: "allow"; readonly id: NodeId };
 
 /** How a state came to be kept: what was there went on being used, or was gone and everything was written anew. */
@@ -59,12 +63,14 @@ export class MemoryStore implements NodeStore {
   readonly #nodes = new Map<NodeId, StoredNode>();
   readonly #keys = new Map<string, NodeId>();
   readonly #removed = new Set<NodeId>();
+  readonly #allowed = new Set<NodeId>();
 
   load(): StoredState {
     return {
       nodes: [...this.#nodes.values()],
       keys: new Map(this.#keys),
       removed: new Set(this.#removed),
+      allowed: new Set(this.#allowed),
     };
   }
 
@@ -73,6 +79,7 @@ export class MemoryStore implements NodeStore {
       switch (change.kind) {
         case "put":
           this.#nodes.set(change.node.id, change.node);
+          this.#allowed.delete(change.node.id);
           break;
         case "use-key":
           this.#keys.delete(change.publicKey);
@@ -84,9 +91,11 @@ export class MemoryStore implements NodeStore {
         case "remove":
           this.#nodes.delete(change.id);
           this.#removed.add(change.id);
+          this.#allowed.delete(change.id);
           break;
         case "allow":
           this.#removed.delete(change.id);
+          this.#allowed.add(change.id);
           break;
       }
     }

@@ -463,11 +463,17 @@ describe("clusternet node", () => {
     expect(lines).toEqual([
       `Removed node "a"; let it in again with: clusternet node allow --data-dir ${dataDir} a\n`,
       'Node "a" was removed already\n',
-      'Allowed node "a": it is a member again with its next status\n',
+      'Allowed node "a": it is a member again once it reports its status\n',
     ]);
+    expect(await printed((context) => nodeAllow({ dataDir }, "a", context))).toBe(
+      'Node "a" was allowed already\n',
+    );
+    expect(await printed((context) => nodeList({ dataDir, json: false }, context))).toMatch(
+      /\na +allowed(?: +-){4}\n$/,
+    );
     await joinCluster(running.port, "a");
     expect(await printed((context) => nodeAllow({ dataDir }, "a", context))).toBe(
-      'Node "a" is a member already\n',
+      'Node "a" was allowed already\n',
     );
     expect(running.lines.filter((line) => line.startsWith("Node"))).toEqual([
       "Node joined",
@@ -477,6 +483,26 @@ describe("clusternet node", () => {
       "Node joined",
       "Node announced itself",
     ]);
+  });
+
+  test("of a node that was allowed and has not joined yet, over a restart: removed, allowed again, in once it reports", async () => {
+    const { dataDir } = options();
+    const states = async (): Promise<unknown> => {
+      const nodes = JSON.parse(await printed((context) => nodeList({ dataDir, json: true }, context)));
+      return (nodes as readonly { id: string; state: string }[]).map(({ id, state }) => `${id} ${state}`);
+    };
+    const first = await startWithNodes();
+    await printed((context) => nodeAllow({ dataDir }, "gone", context));
+    await first.stop();
+    const second = await start();
+    expect(await states()).toEqual(["a up", "gone allowed"]);
+    await printed((context) => nodeRemove({ dataDir }, "gone", context));
+    expect(await states()).toEqual(["a up", "gone removed"]);
+    await printed((context) => nodeAllow({ dataDir }, "gone", context));
+    await joinCluster(second.port, "gone");
+    await second.stop();
+    await start();
+    expect(await states()).toEqual(["a up", "gone up"]);
   });
 
   test("is named in refusals as it reaches this very Curator", async () => {

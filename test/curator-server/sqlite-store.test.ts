@@ -80,9 +80,26 @@ test("everything committed comes back, in a file that only its owner may read", 
     nodes: [node("a", ["10.192.0.0/24", "10.192.0.0/24"])],
     keys: new Map([["key", "a" as NodeId]]),
     removed: new Set(["b" as NodeId]),
+    allowed: new Set(["c" as NodeId]),
   });
   again.close();
   expect(statSync(path).mode & 0o777).toBe(0o600);
+});
+
+test("a file of before nodes could be allowed goes on being used", () => {
+  openSqliteStore(path).close();
+  const database = new Database(path);
+  database.run("DROP TABLE allowed_node");
+  database.close();
+  const store = openSqliteStore(path);
+  store.commit([{ kind: "allow", id: "a" as NodeId }], unasked);
+  expect(store.load()).toEqual({
+    nodes: [],
+    keys: new Map(),
+    removed: new Set(),
+    allowed: new Set(["a" as NodeId]),
+  });
+  store.close();
 });
 
 test("keys come back in the order in which they were used last, without those that were forgotten", () => {
@@ -145,6 +162,7 @@ describe("a database that is taken away while it is in use", () => {
       ["old", "c" as NodeId],
     ]),
     removed: new Set(["c" as NodeId]),
+    allowed: new Set(["d" as NodeId]),
   };
   const change = [{ kind: "put", node: node("b", ["10.192.1.0/24"]) }] as const;
 
@@ -173,10 +191,11 @@ describe("a database that is taken away while it is in use", () => {
   ])("$name: a commit that returned is there after a restart, and all before it", ({ take, kept }) => {
     for (const keep of ["commit", "ensure"] as const) {
       const store = openSqliteStore(path);
-      const { nodes, keys, removed } = whole;
+      const { nodes, keys, removed, allowed } = whole;
       store.commit(
         [
-          ...[...removed].map((id) => ({ kind: "remove", id }) as const),
+          ...[...removed, ...allowed].map((id) => ({ kind: "remove", id }) as const),
+          ...[...allowed].map((id) => ({ kind: "allow", id }) as const),
           ...nodes.map((node) => ({ kind: "put", node }) as const),
           ...[...keys].map(([publicKey, id]) => ({ kind: "use-key", publicKey, id }) as const),
         ],
@@ -185,7 +204,7 @@ describe("a database that is taken away while it is in use", () => {
       take();
       const give = kept === "anew" ? () => whole : unasked;
       expect(keep === "commit" ? store.commit(change, give) : store.ensure(give)).toBe(kept as "anew");
-      expect(store.commit([{ kind: "allow", id: "x" as NodeId }], unasked)).toBe("in-place");
+      expect(store.commit([{ kind: "forget-key", publicKey: "none" }], unasked)).toBe("in-place");
       // As a power loss would find it: the log has not been taken into the file by closing it.
       const copy = join(directory, "copy");
       mkdirSync(copy);

@@ -303,8 +303,9 @@ describe("files of the data directory:", () => {
         { kind: "put", node },
         { kind: "use-key", publicKey: keyOf(1), id: node.id },
         { kind: "remove", id: nodeId("gone") },
+        { kind: "allow", id: nodeId("back") },
       ],
-      () => ({ nodes: [], keys: new Map(), removed: new Set() }),
+      () => ({ nodes: [], keys: new Map(), removed: new Set(), allowed: new Set() }),
     );
     store.close();
     const good = readFileSync(path);
