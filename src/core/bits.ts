@@ -30,7 +30,17 @@ export function compareBits(x: Bits, y: Bits): number {
   return (x.d >>> 0) - (y.d >>> 0);
 }
 
-/** The first `length` bits, and 0 behind them; the same words when there is nothing else behind. */
+/** Whether any bit behind the first `length` is 1. */
+export function hasBitsBehind({ a, b, c, d }: Bits, length: number): boolean {
+  return (
+    maskWord(a, length) !== a ||
+    maskWord(b, length - 32) !== b ||
+    maskWord(c, length - 64) !== c ||
+    maskWord(d, length - 96) !== d
+  );
+}
+
+/** The first `length` bits, and 0 behind them. */
 export function maskBits({ a, b, c, d }: Bits, length: number): Bits {
   return {
     a: maskWord(a, length),

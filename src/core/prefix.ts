@@ -9,7 +9,7 @@
  * reason as a value; `parsePrefix` and the others throw it.
  */
 import { ClusternetError } from "../errors.ts";
-import { type Bits, commonBits, compareBits, maskBits } from "./bits.ts";
+import { type Bits, commonBits, compareBits, hasBitsBehind, maskBits } from "./bits.ts";
 import { quote } from "./problem.ts";
 
 export type Family = 4 | 6;
@@ -19,6 +19,9 @@ const dot = 46;
 const zero = 48;
 const colon = 58;
 const lowerA = 97;
+/** In place of an octet of which no digit has come yet. */
+const noDigit = -1;
+const notHex = -1;
 
 /** An IP address. `text` is canonical, so two addresses are equal when their texts are. */
 export interface Address extends Bits {
@@ -72,34 +75,29 @@ export function parsePrefix(text: string): Prefix {
 
 /** `parseAddress` with the reason as a value. */
 export function decodeAddress(text: string): Address | Unreadable {
-  if (!text.includes(":")) {
-    const value = readIpv4(text);
-    // A text that passed is canonical already: four decimal octets have one spelling.
-    return typeof value === "number" ? { family: 4, a: value | 0, b: 0, c: 0, d: 0, text } : value;
-  }
+  const value = readIpv4(text, 0, text.length);
+  // A text that passed is canonical already: four decimal octets have one spelling.
+  if (value !== undefined) return { family: 4, a: value, b: 0, c: 0, d: 0, text };
+  if (!text.includes(":")) return expectedIpv4;
   const read = readIpv6(text);
   if ("reason" in read) return read;
   // The text itself where it is canonical: of two equal strings one is enough in memory, and it need not be made.
-  return {
-    family: 6,
-    ...bitsOfGroups(read.groups),
-    text: read.isCanonical ? text : renderIpv6(read.groups),
-  };
+  const { a, b, c, d } = bitsOfGroups(read.groups);
+  return { family: 6, a, b, c, d, text: read.isCanonical ? text : renderIpv6(read.groups) };
 }
 
 /** `parsePrefix` with the reason as a value. */
 export function decodePrefix(text: string): Prefix | Unreadable {
   const prefix = decodeInterfacePrefix(text);
-  if ("reason" in prefix) return prefix;
-  const masked = maskPrefix(prefix);
-  return prefix === masked ? prefix : { reason: hostBitsReason(masked) };
+  if ("reason" in prefix || !hasBitsBehind(prefix, prefix.length)) return prefix;
+  return { reason: hostBitsReason(maskPrefix(prefix)) };
 }
 
 /** The prefix with its host bits cleared; the same object when it has none. */
 export function maskPrefix(prefix: Prefix): Prefix {
   const { family, length } = prefix;
+  if (!hasBitsBehind(prefix, length)) return prefix;
   const bits = maskBits(prefix, length);
-  if (compareBits(bits, prefix) === 0) return prefix;
   return { family, ...bits, length, text: `${renderAddress(family, bits)}/${length}` };
 }
 
@@ -182,19 +180,21 @@ function hostBitsReason(masked: Prefix): string {
 function decodeInterfacePrefix(text: string): Prefix | Unreadable {
   const slash = text.lastIndexOf("/");
   if (slash === -1) return { reason: "has no prefix length, expected ADDRESS/LENGTH" };
+  const length = readDecimal(text, slash + 1, text.length);
+  const value = readIpv4(text, 0, slash);
+  // Of nearly every prefix, without an address of its own. The length has one spelling, and so has the address.
+  if (value !== undefined && length !== undefined && length <= 32) {
+    return { family: 4, a: value, b: 0, c: 0, d: 0, length, text };
+  }
   const before = text.slice(0, slash);
   const address = decodeAddress(before);
   if ("reason" in address) return address;
   const bits = familyBits(address.family);
-  const digits = text.slice(slash + 1);
-  const length = readDecimal(digits, 0, digits.length);
   if (length === undefined || length > bits) {
-    return { reason: `prefix length is ${quote(digits)}, expected 0 to ${bits}` };
+    return { reason: `prefix length is ${quote(text.slice(slash + 1))}, expected 0 to ${bits}` };
   }
-  // The length has one spelling.
-  const canonical = address.text === before ? text : `${address.text}/${length}`;
   const { family, a, b, c, d } = address;
-  return { family, a, b, c, d, length, text: canonical };
+  return { family, a, b, c, d, length, text: address.text === before ? text : `${address.text}/${length}` };
 }
 
 /** A decimal number of one to three digits without leading zeros, or undefined. */
@@ -213,18 +213,25 @@ const expectedIpv4: Unreadable = {
   reason: "not an IPv4 address, expected four numbers from 0 to 255 without leading zeros, like 192.0.2.1",
 };
 
-function readIpv4(text: string): number | Unreadable {
-  let value = 0;
-  let from = 0;
-  for (let octets = 0; octets < 4; octets++) {
-    const dot = octets === 3 ? text.length : text.indexOf(".", from);
-    if (dot === -1) return expectedIpv4;
-    const octet = readDecimal(text, from, dot);
-    if (octet === undefined || octet > 255) return expectedIpv4;
-    value = value * 256 + octet;
-    from = dot + 1;
+/** The 32 bits, signed; undefined when it is none. */
+function readIpv4(text: string, from: number, to: number): number | undefined {
+  let [bits, dots, octet] = [0, 0, noDigit];
+  for (let at = from; at < to; at++) {
+    const code = text.charCodeAt(at);
+    if (code === dot) {
+      if (octet === noDigit || dots === 3) return undefined;
+      bits = (bits << 8) | octet;
+      dots++;
+      octet = noDigit;
+      continue;
+    }
+    const digit = code - zero;
+    // Behind a leading zero there is no other digit.
+    if (digit < 0 || digit > 9 || octet === 0) return undefined;
+    octet = octet === noDigit ? digit : octet * 10 + digit;
+    if (octet > 255) return undefined;
   }
-  return value;
+  return dots === 3 && octet !== noDigit ? (bits << 8) | octet : undefined;
 }
 
 function notIpv6(found: string): Unreadable {
@@ -243,7 +250,8 @@ interface Ipv6 {
 
 function readIpv6(text: string): Ipv6 | Unreadable {
   if (text.includes("%")) return { reason: "has a zone, expected an address without one" };
-  const groups: number[] = [];
+  const groups = [0, 0, 0, 0, 0, 0, 0, 0];
+  let count = 0;
   /** Number of groups before "::". */
   let gap: number | undefined;
   /** No group has an upper-case digit or a zero in front, and none is written as IPv4. */
@@ -254,68 +262,71 @@ function readIpv6(text: string): Ipv6 | Unreadable {
     at = 2;
   }
   while (at < text.length) {
-    if (groups.length === 8) return notIpv6("more than eight groups");
+    if (count === 8) return notIpv6("more than eight groups");
     const from = at;
     let group = 0;
     for (; at < text.length && at - from <= 4; at++) {
       const code = text.charCodeAt(at);
       const digit = hexDigit(code);
-      if (digit === undefined) break;
+      if (digit === notHex) break;
       if (code < lowerA && digit > 9) isPlain = false;
       group = group * 16 + digit;
     }
     if (text.charCodeAt(at) === dot) {
       // The last two groups may be written as an IPv4 address.
-      const tail = readIpv4(text.slice(from));
-      if (typeof tail !== "number" || groups.length > 6 || (gap === undefined && groups.length !== 6)) {
+      const tail = readIpv4(text, from, text.length);
+      if (tail === undefined || count > 6 || (gap === undefined && count !== 6)) {
         return notIpv6("an IPv4 address that is malformed or not in place of the last two groups");
       }
-      groups.push(Math.floor(tail / 65536), tail % 65536);
+      groups[count++] = tail >>> 16;
+      groups[count++] = tail & 0xffff;
       isPlain = false;
       break;
     }
     if (at === from) return notIpv6("an empty group or a character that is no hex digit");
     if (at - from > 4) return notIpv6("a group of more than four digits");
     if (at - from > 1 && text.charCodeAt(from) === zero) isPlain = false;
-    groups.push(group);
+    groups[count++] = group;
     if (at === text.length) break;
     if (text.charCodeAt(at) !== colon) return notIpv6("a character that is no hex digit");
     at++;
     if (at === text.length) return notIpv6("a colon at the end");
     if (text.charCodeAt(at) === colon) {
       if (gap !== undefined) return notIpv6('two "::"');
-      gap = groups.length;
+      gap = count;
       at++;
     }
   }
   if (gap === undefined) {
-    if (groups.length !== 8) return notIpv6("fewer than eight groups");
+    if (count !== 8) return notIpv6("fewer than eight groups");
     return { groups, isCanonical: isPlain && longestZeros(groups).length < 2 };
   }
-  const gapLength = 8 - groups.length;
+  const gapLength = 8 - count;
   if (gapLength === 0) return notIpv6('a "::" that stands for nothing');
-  const all = [0, 0, 0, 0, 0, 0, 0, 0];
-  for (let index = 0; index < groups.length; index++) {
-    all[index < gap ? index : index + gapLength] = groups[index] ?? 0;
+  for (let index = 7; index >= gap; index--) {
+    groups[index] = index >= gap + gapLength ? (groups[index - gapLength] ?? 0) : 0;
   }
-  const zeros = longestZeros(all);
+  const zeros = longestZeros(groups);
   return {
-    groups: all,
+    groups,
     isCanonical:
-      isPlain && gapLength > 1 && zeros.start === gap && zeros.length === gapLength && !isMapped(all),
+      isPlain && gapLength > 1 && zeros.start === gap && zeros.length === gapLength && !isMapped(groups),
   };
 }
 
-function hexDigit(code: number): number | undefined {
+function hexDigit(code: number): number {
   if (code >= zero && code <= 57) return code - zero;
   // Sets the bit that makes ASCII letters lower case.
   const lower = code | 32;
-  return lower >= lowerA && lower <= 102 ? lower - 87 : undefined;
+  return lower >= lowerA && lower <= 102 ? lower - 87 : notHex;
 }
 
 function bitsOfGroups(groups: readonly number[]): Bits {
-  const word = (index: number): number => ((groups[index] ?? 0) << 16) | (groups[index + 1] ?? 0);
-  return { a: word(0), b: word(2), c: word(4), d: word(6) };
+  return { a: wordAt(groups, 0), b: wordAt(groups, 2), c: wordAt(groups, 4), d: wordAt(groups, 6) };
+}
+
+function wordAt(groups: readonly number[], index: number): number {
+  return ((groups[index] ?? 0) << 16) | (groups[index + 1] ?? 0);
 }
 
 function renderAddress(family: Family, { a, b, c, d }: Bits): string {

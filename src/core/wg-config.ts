@@ -193,6 +193,8 @@ interface PeerSection {
 /** Takes one line after the other. */
 class ConfigReader {
   #interface: Pick<ParsedWgConfig, "privateKey" | "listenPort"> | undefined;
+  /** What every endpoint ends with. */
+  #portText = "";
   #section: InterfaceSection | PeerSection | undefined;
   /** Of the line before. */
   #nodeId: NodeId | undefined;
@@ -238,38 +240,34 @@ class ConfigReader {
     const equals = content.indexOf(" = ");
     const name = content.slice(0, Math.max(0, equals));
     const value = content.slice(equals + 3);
-    const once = (before: unknown): void => {
-      if (before !== undefined) throw unreadable(line, `${name} for the second time`);
-    };
     const section = this.#section;
     if (section?.kind === "peer") {
-      const { listenPort = 0 } = this.#interface ?? {};
       switch (name) {
         case "PublicKey":
-          once(section.publicKey);
+          if (section.publicKey !== undefined) throw secondTime(name, line);
           section.publicKey = parseKey(value, line);
           return;
         case "Endpoint":
-          once(section.address);
-          section.address = parseEndpoint(value, line, listenPort);
+          if (section.address !== undefined) throw secondTime(name, line);
+          section.address = parseEndpoint(value, line, this.#portText);
           return;
         case "AllowedIPs":
-          once(section.prefixes);
+          if (section.prefixes !== undefined) throw secondTime(name, line);
           section.prefixes = parseAllowedIps(value, line);
           return;
         case "PersistentKeepalive":
-          once(section.keepaliveSeconds);
+          if (section.keepaliveSeconds !== undefined) throw secondTime(name, line);
           section.keepaliveSeconds = parseNumber(value, line);
           return;
       }
     } else if (section !== undefined) {
       switch (name) {
         case "PrivateKey":
-          once(section.privateKey);
+          if (section.privateKey !== undefined) throw secondTime(name, line);
           section.privateKey = parseOwnKey(value, line);
           return;
         case "ListenPort":
-          once(section.listenPort);
+          if (section.listenPort !== undefined) throw secondTime(name, line);
           section.listenPort = parseNumber(value, line);
           return;
       }
@@ -287,6 +285,7 @@ class ConfigReader {
       if (privateKey === undefined) throw unreadable(line, "a section without PrivateKey");
       if (listenPort === undefined) throw unreadable(line, "a section without ListenPort");
       this.#interface = { privateKey, listenPort };
+      this.#portText = `:${listenPort}`;
       return;
     }
     const { nodeId, publicKey, address, prefixes = [] } = section;
@@ -330,12 +329,13 @@ function parseAllowedIps(text: string, line: number): readonly Prefix[] {
   });
 }
 
-/** The address of an endpoint. The port is the one of the whole mesh. */
-function parseEndpoint(text: string, line: number, listenPort: number): Address {
-  const colon = text.lastIndexOf(":");
-  const host = text.slice(0, Math.max(0, colon));
-  const address = decodeAddress(host.startsWith("[") ? host.slice(1, -1) : host);
-  if ("reason" in address || renderEndpoint(address, listenPort) !== text) {
+/** The address of an endpoint as `renderEndpoint` writes it. The port is the one of the whole mesh. */
+function parseEndpoint(text: string, line: number, portText: string): Address {
+  const host = text.endsWith(portText) ? text.slice(0, -portText.length) : "";
+  const isBracketed = host.startsWith("[") && host.endsWith("]");
+  const hostText = isBracketed ? host.slice(1, -1) : host;
+  const address = decodeAddress(hostText);
+  if ("reason" in address || address.text !== hostText || (address.family === 6) !== isBracketed) {
     throw unreadable(line, "an endpoint that is not an IP address and the listen port");
   }
   return address;
@@ -346,6 +346,10 @@ function parseNumber(text: string, line: number): number {
   const number = /^[1-9][0-9]{0,4}$/.test(text) ? Number(text) : 0;
   if (number < 1 || number > 65_535) throw unreadable(line, "a number that is not 1 to 65535");
   return number;
+}
+
+function secondTime(name: string, line: number): ClusternetError {
+  return unreadable(line, `${name} for the second time`);
 }
 
 function unreadable(line: number, found: string, cause?: unknown): ClusternetError {
