@@ -309,6 +309,7 @@ export class Service {
       ...(state?.sourceAt === undefined ? {} : { sourceAt: state.sourceAt }),
       interfaceName: this.#interfaceName,
       ...(seen?.interface === undefined ? {} : { interface: seen.interface }),
+      isHostUnseen: seen === undefined,
       mesh: session?.pull.mesh ?? { peers: [] },
       listenPort: this.#listenPort,
       problems: this.#problems.current(),

@@ -71,7 +71,7 @@ function factLines(status: Status, now: Date): string[] {
       "interface:",
       joined([
         link.name,
-        link.implementation ?? "absent",
+        link.implementation ?? (link.present === false ? "absent" : "unknown: it could not be looked at"),
         link.listenPort === null ? null : `port ${link.listenPort}`,
         link.mtu === null ? null : `MTU ${link.mtu}`,
         link.implementation === null ? null : link.up ? "up" : "down",

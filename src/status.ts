@@ -49,6 +49,8 @@ export const statusSchema = v.object({
   sourceAt: time,
   interface: v.object({
     name: v.string(),
+    /** Null: the host could not be looked at. An agent of before this field sends none. */
+    present: v.optional(v.nullable(v.boolean()), null),
     implementation: v.nullable(v.picklist(["kernel", "userspace"])),
     listenPort: v.nullable(count),
     mtu: v.nullable(count),
@@ -107,8 +109,10 @@ export interface StatusInput {
   readonly source?: "curator" | "file";
   readonly sourceAt?: Date;
   readonly interfaceName: string;
-  /** Absent: there is no such interface, or it cannot be read. With `interface-foreign` among the problems it is none of ours. */
+  /** Absent: there is no such interface. With `interface-foreign` among the problems it is none of ours. */
   readonly interface?: SeenInterface;
+  /** The host could not be looked at, so whether there is an interface nobody knows. */
+  readonly isHostUnseen?: boolean;
   readonly mesh: Mesh;
   /** UDP port of every peer whose endpoint the interface does not know. */
   readonly listenPort: number;
@@ -174,6 +178,7 @@ export function buildStatus(input: StatusInput): Status {
     sourceAt: timeOf(input.sourceAt),
     interface: {
       name: input.interfaceName,
+      present: input.isHostUnseen === true ? null : seen !== undefined,
       implementation: seen?.implementation ?? null,
       listenPort: seen?.listenPort ?? null,
       mtu: seen?.mtu ?? null,

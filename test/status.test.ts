@@ -172,7 +172,14 @@ test("buildStatus() tells all that is known, peers by ID, the interface's endpoi
     },
     source: "curator",
     sourceAt: "2026-12-01T11:59:57.000Z",
-    interface: { name: "clusternet", implementation: "kernel", listenPort: 7838, mtu: 1420, up: true },
+    interface: {
+      name: "clusternet",
+      present: true,
+      implementation: "kernel",
+      listenPort: 7838,
+      mtu: 1420,
+      up: true,
+    },
     peers: [
       {
         id: "b",
@@ -238,7 +245,14 @@ test("buildStatus() says null for never and unknown", () => {
     curator: { state: "none", address: null, since: null, fullPicture: false, lastEventAt: null },
     source: null,
     sourceAt: null,
-    interface: { name: "clusternet", implementation: null, listenPort: null, mtu: null, up: false },
+    interface: {
+      name: "clusternet",
+      present: false,
+      implementation: null,
+      listenPort: null,
+      mtu: null,
+      up: false,
+    },
     peers: [],
     problems: [],
   };
@@ -680,11 +694,14 @@ test("readStatus() without an agent tells what the files hold and reports what c
     reasons: ["no agent runs"],
     unhealthy: [],
   });
-  expect([status.node.publicKey, status.source, status.interface.implementation]).toEqual([
+  expect([status.node.publicKey, status.source, status.interface.present]).toEqual([
     privateKey.publicKey,
     "file",
     null,
   ]);
+  expect(renderStatus(status, { now, color: false })).toContain(
+    "interface:   m, unknown: it could not be looked at\n",
+  );
   expect(status.sourceAt).toBe(lstatSync(join(directory, "m.conf")).mtime.toISOString());
   expect(status.peers.map(({ id, endpoint, state }) => [id, endpoint, state])).toEqual([
     ["b", "192.0.2.2:7000", "never"],

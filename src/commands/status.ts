@@ -137,17 +137,26 @@ export async function readStatus(
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
   return buildStatus({
     version,
-    agent: { running: false, notReady: why },
+    agent: { running: false, notReady: [...why, ...(seen === undefined ? whyUnseen() : [])] },
     node: { ...(publicKey === undefined ? {} : { publicKey }), announced: [] },
     curator: noCurator,
     ...(last.kind === "mesh" ? { source: "file", sourceAt: last.writtenAt } : {}),
     interfaceName,
     ...(seen?.interface === undefined ? {} : { interface: seen.interface }),
+    isHostUnseen: seen === undefined,
     mesh: built.mesh,
     listenPort: portOf(last, state),
     problems,
     now: clock.wallTime(),
   });
+}
+
+/** WireGuard shows an interface to root alone, and `wg` does not say that this is what is missing. */
+function whyUnseen(): readonly string[] {
+  const user = process.geteuid?.();
+  return user === undefined || user === 0
+    ? []
+    : [`the interface cannot be looked at as user ${user}: run this as root`];
 }
 
 function keysOf(ownKey: PublicKey | undefined, last: LastMesh): ReadonlySet<PublicKey> {
