@@ -187,7 +187,7 @@ export class Service {
   }
 
   /**
-   * Runs until a full picture has been applied and this node's announcement accepted. Throws ClusternetError with
+   * Runs until a full picture has been written and applied and this node's announcement accepted. Throws ClusternetError with
    * exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out.
    */
   async runOnce(timeoutMs: number, signal: AbortSignal): Promise<void> {
@@ -617,6 +617,10 @@ export class Service {
       ...(session.sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
       ...(heardOut ? [] : ["no full picture has come from a Curator"]),
       ...(holds ? [] : ["the mesh is not applied"]),
+      // The host is as wanted without them, but what comes after this run relies on them.
+      ...(this.#problems.current().some(({ kind }) => kind === "file-unwritable")
+        ? ["not every file could be written"]
+        : []),
       ...(session.push.isSettled ? [] : ["the announcement has not been accepted"]),
     ];
   }

@@ -34,8 +34,8 @@ export async function readKeyFile(path: string): Promise<KeyFile | undefined> {
 
 /**
  * Reads the key, or makes one where there is none. A file that others may read is set back to mode 0600 and
- * reported. Throws SettingsError when the file cannot be used or its directory cannot be written, ClusternetError
- * when there is no room for it; then there is no file.
+ * reported. Throws SettingsError when the file cannot be used, or cannot be made, whatever is in the way; then there is
+ * no file.
  */
 export async function ensureKeyFile(path: string): Promise<KeyFile & { readonly made: boolean }> {
   const found = await readKey(path, true);
@@ -86,15 +86,13 @@ async function makeKeyFile(path: string, key: PrivateKey): Promise<boolean> {
     return await makeFile(path, `${key.reveal()}\n`, privateMode);
   } catch (error) {
     const cause = error instanceof ClusternetError ? error.cause : error;
-    const message = `Cannot make private key ${quote(path)}: ${systemReason(cause)}`;
-    // A directory that cannot be written stays so until somebody changes it; a full disk may have room again.
-    if (["EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR"].some((code) => isSystemError(cause, code))) {
-      throw new SettingsError(message, {
-        cause,
-        hint: "Make the data directory writable, or put a key into it",
-      });
-    }
-    throw new ClusternetError(message, { cause, hint: "Make room; no key was written" });
+    // One rule for a directory that may not be written and for one without room: without a key there is no start.
+    throw new SettingsError(`Cannot make private key ${quote(path)}: ${systemReason(cause)}`, {
+      cause,
+      hint: ["ENOSPC", "EDQUOT"].some((code) => isSystemError(cause, code))
+        ? "Make room; no key was written"
+        : "Make the data directory writable, or put a key into it; no key was written",
+    });
   }
 }
 

@@ -183,7 +183,7 @@ describe("ensureKeyFile()", () => {
     });
   });
 
-  test("leaves no file, not even an empty one, on a full disk, and is no matter of settings", async () => {
+  test("leaves no file, not even an empty one, on a full disk, and refuses with 78", async () => {
     const result = await onDisk({
       mount: "size=16k",
       prepare: "head -c 20000 /dev/zero > ballast 2>/dev/null || true",
@@ -199,7 +199,7 @@ describe("ensureKeyFile()", () => {
     });
     expect(result).toEqual([
       `Cannot make private key "D/private.key": ENOSPC: no space left on device`,
-      1,
+      78,
       ["ballast"],
       true,
     ]);

@@ -322,7 +322,7 @@ describe("a disk", () => {
     const inside = await small(place);
     await fill(inside);
     const { code, stderr } = await place.run();
-    expect([code === 0, stderr]).toEqual([false, expect.stringContaining("no key was written")]);
+    expect([code, stderr]).toEqual([78, expect.stringContaining("no key was written")]);
     expect(readdirSync(inside)).toEqual(["ballast"]);
     await rm(join(inside, "ballast"));
     expect((await place.run({ flags: ["--once"] })).code).toBe(0);
@@ -348,6 +348,13 @@ describe("a disk", () => {
     await readOnly();
     const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
     await curator.call.put(paper.bytes);
+    const once = await place.run({ flags: ["--once", "--timeout", "3"] });
+    expect([once.code, once.stderr]).toEqual([
+      75,
+      expect.stringMatching(
+        /^Cannot finish within 3 s: .*not every file could be written; .*clusternet\.conf/m,
+      ),
+    ]);
     const agent = place.spawn();
     await agent.peers((peers) => peers.length === 1, soonMs);
     await agent.process.waitForLine(/file-unwritable/, { limitMs: soonMs });
