@@ -204,7 +204,7 @@ const flagCases: readonly FlagCase[] = [
   },
   {
     flags: { "data-dir": `/${"d".repeat(96)}`, interface: "meshmesh" },
-    want: `78 Cannot use data directory "/${"d".repeat(79)}…" (97 characters): the socket path in it has 111 bytes, expected at most 107`,
+    want: `78 Cannot use data directory "/${"d".repeat(96)}": the socket path in it has 111 bytes, expected at most 107`,
   },
   {
     flags: { "node-id": "" },

@@ -8,13 +8,14 @@ import type { X509Certificate } from "node:crypto";
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
 import type { NodeId } from "../core/node.ts";
-import { quote } from "../core/problem.ts";
+import { shellCommand } from "../core/printable.ts";
+import { quotePath } from "../core/problem.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
 import { ensureDataDirectory, isThere, makeFile, privateMode } from "../host/files.ts";
 import type { Logger } from "../log.ts";
 import { caProblem } from "../trust/certificate.ts";
 import { credentialNames } from "../trust/credential-files.ts";
-import { maxPathCharacters, readCertificate, readKey, revealKey } from "../trust/credentials.ts";
+import { readCertificate, readKey, revealKey } from "../trust/credentials.ts";
 import { makeClusterCa, makeNodeCertificate, type KeyedCertificate } from "../trust/make-certificate.ts";
 
 export interface PkiInitOptions {
@@ -83,7 +84,7 @@ async function readCa(caDir: string, log: Logger): Promise<KeyedCertificate> {
     ["key of the cluster CA", caKeyName],
   ] as const) {
     if (found.there.includes(name)) continue;
-    throw new SettingsError(`Cannot read ${what} ${quote(join(caDir, name))}: there is no such file`, {
+    throw new SettingsError(`Cannot read ${what} ${quotePath(join(caDir, name))}: there is no such file`, {
       hint: remedyOfCa(caDir, found),
     });
   }
@@ -92,9 +93,9 @@ async function readCa(caDir: string, log: Logger): Promise<KeyedCertificate> {
   if (isOpen)
     log.warn("Others may read the key of the cluster CA, and make nodes with it", { file: keyPath });
   const problem = caProblem(certificate);
-  if (problem !== undefined) throw new SettingsError(`Cannot use cluster CA ${quote(path)}: ${problem}`);
+  if (problem !== undefined) throw new SettingsError(`Cannot use cluster CA ${quotePath(path)}: ${problem}`);
   if (!certificate.checkPrivateKey(key)) {
-    throw new SettingsError(`Cannot use key ${quote(keyPath)}: it is not the key of ${quote(path)}`);
+    throw new SettingsError(`Cannot use key ${quotePath(keyPath)}: it is not the key of ${quotePath(path)}`);
   }
   return { certificate, key };
 }
@@ -127,7 +128,7 @@ function remedyOfCa(caDir: string, { there }: Found): string {
   if (keyIsThere === certificateIsThere) {
     return keyIsThere === true
       ? nothingOverwritten
-      : `clusternet pki init --ca-dir ${quote(caDir, maxPathCharacters)} makes a cluster CA`;
+      : `${shellCommand(["clusternet", "pki", "init", "--ca-dir", caDir])} makes a cluster CA`;
   }
   return keyIsThere === true
     ? `If an earlier \`pki init\` was interrupted, remove ${caKeyName} and run it again; if nodes were made with that key, put a copy of ${credentialNames.ca} back, which each of them has`
@@ -148,7 +149,7 @@ async function makeFiles(
 ): Promise<void> {
   const taken = (name: string, without: string, hint: string): SettingsError =>
     new SettingsError(
-      `Cannot make ${what} in ${quote(directory)}: ${quote(join(directory, name))} is there already${without}`,
+      `Cannot make ${what} in ${quotePath(directory)}: ${quotePath(join(directory, name))} is there already${without}`,
       { hint },
     );
   const names = files.map(({ name }) => name);

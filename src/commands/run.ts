@@ -5,7 +5,7 @@
 import { hostname } from "node:os";
 import { fasterClock, Value } from "../async.ts";
 import type { NodeId } from "../core/node.ts";
-import { quote } from "../core/problem.ts";
+import { quote, quotePath } from "../core/problem.ts";
 import { createCurator, type InsecureCurators, type TrustedCurators } from "../curator/client.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
 import { kubernetesPodNetwork, type KubernetesPodNetwork } from "../kubernetes/node-source.ts";
@@ -122,7 +122,7 @@ async function identify(
   redactKey(own, log);
   if (nodeId !== undefined && nodeId !== own.nodeId) {
     throw new SettingsError(
-      `Cannot use --node-id ${quote(nodeId)}: the certificate ${quote(files.cert)} is that of node ${quote(own.nodeId)}`,
+      `Cannot use --node-id ${quote(nodeId)}: the certificate ${quotePath(files.cert)} is that of node ${quote(own.nodeId)}`,
       { hint: "Leave --node-id out: the certificate names the node" },
     );
   }

@@ -13,7 +13,7 @@ import type { PublicKey } from "../core/key.ts";
 import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { shellCommand } from "../core/printable.ts";
-import { type Problem, quote } from "../core/problem.ts";
+import { quote, quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, type ExitStatus, describeInLine, exitStatus } from "../errors.ts";
 import { createRunCommand, type RunCommand } from "../host/command.ts";
 import { socketPath } from "../host/files.ts";
@@ -51,7 +51,7 @@ export async function status(
           settings,
           asked.kind === "absent"
             ? describeAbsence(settings, findPlaceHolders())
-            : [`the agent at socket ${quote(path)} cannot be asked: ${asked.reason}`],
+            : [`the agent at socket ${quotePath(path)} cannot be asked: ${asked.reason}`],
           { ...context, run: createRunCommand() },
         );
   context.stdout(
@@ -69,7 +69,7 @@ export function describeAbsence(
   { dataDirectory, interfaceName }: PlaceSettings,
   others: readonly PlaceHolder[],
 ): readonly string[] {
-  const place = `data directory ${quote(dataDirectory)} with interface ${quote(interfaceName)}`;
+  const place = `data directory ${quotePath(dataDirectory)} with interface ${quote(interfaceName)}`;
   return [
     `no agent runs on ${place}`,
     ...others.map((other) => {

@@ -59,3 +59,8 @@ export function quote(text: string, limit = shownCharacters): string {
     );
   return text.length > limit ? `"${shown}…" (${text.length} characters)` : `"${shown}"`;
 }
+
+/** A path of this host, as `quote` writes it, and whole: cut it would name nothing. 1,000 characters are no path of ours. */
+export function quotePath(path: string): string {
+  return quote(path, 1_000);
+}

@@ -6,7 +6,7 @@
  */
 import * as v from "valibot";
 import { escapeUnsafe } from "../core/printable.ts";
-import { quote } from "../core/problem.ts";
+import { quotePath } from "../core/problem.ts";
 import { ClusternetError, exitStatus, messageOf, SettingsError } from "../errors.ts";
 import { socketPath } from "../host/files.ts";
 import { askPrivateSocket, servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
@@ -125,7 +125,7 @@ async function ask<T>(
   if (found.kind !== "answer") {
     const forbidden = found.kind === "failed" && found.forbidden;
     throw new ClusternetError(
-      `Cannot reach the Curator at socket ${quote(path)}: ${found.kind === "absent" ? "nobody listens there" : found.reason}`,
+      `Cannot reach the Curator at socket ${quotePath(path)}: ${found.kind === "absent" ? "nobody listens there" : found.reason}`,
       {
         hint: forbidden
           ? "Run this as root, or as the user who runs the Curator"
@@ -142,7 +142,7 @@ async function ask<T>(
     throw new ClusternetError(escapeUnsafe(failed.output.error), { exit: exitStatus.settings });
   }
   throw new ClusternetError(
-    `Cannot understand the Curator at socket ${quote(path)}: HTTP ${found.status}, and not what is expected of one`,
+    `Cannot understand the Curator at socket ${quotePath(path)}: HTTP ${found.status}, and not what is expected of one`,
     {
       hint: "Something else may listen there, or a Curator of another version: start it again as this version",
       exit: exitStatus.unavailable,

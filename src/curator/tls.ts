@@ -16,7 +16,7 @@ import { X509Certificate } from "node:crypto";
 import type { Socket } from "node:net";
 import { connect, type TLSSocket } from "node:tls";
 import type { NodeId } from "../core/node.ts";
-import { quote } from "../core/problem.ts";
+import { quote, quotePath } from "../core/problem.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import { judgeCertificates } from "../trust/certificate.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
@@ -94,7 +94,7 @@ export class NodeCredentials extends ChannelCredentials {
     const own = await readCredentials(files);
     if (own.nodeId !== self) {
       throw new ClusternetError(
-        `Cannot use node certificate ${quote(files.cert)}: it now names node ${quote(own.nodeId)}, expected ${quote(self)}`,
+        `Cannot use node certificate ${quotePath(files.cert)}: it now names node ${quote(own.nodeId)}, expected ${quote(self)}`,
         { hint: "Start the program again to take part as another node" },
       );
     }

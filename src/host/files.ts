@@ -10,7 +10,7 @@ import { lstatSync, unlinkSync, constants, type BigIntStats } from "node:fs";
 import { chmod, link, lstat, mkdir, open, readdir, rename, unlink, type FileHandle } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 
-import { quote, type Problem } from "../core/problem.ts";
+import { quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, SettingsError, isSystemError, systemReason } from "../errors.ts";
 
 /** Mode of every file that may hold a secret. */
@@ -30,7 +30,7 @@ export function socketPath(directory: string, name: string): string {
   const bytes = Buffer.byteLength(path);
   if (bytes > maxSocketPathBytes) {
     throw new SettingsError(
-      `Cannot use data directory ${quote(directory)}: the socket path in it has ${bytes} bytes, expected at most ${maxSocketPathBytes}`,
+      `Cannot use data directory ${quotePath(directory)}: the socket path in it has ${bytes} bytes, expected at most ${maxSocketPathBytes}`,
       { hint: "Choose a data directory with a shorter path" },
     );
   }
@@ -53,7 +53,7 @@ export async function ensureDataDirectory(directory: string): Promise<void> {
     const found = isSystemError(error, "EEXIST")
       ? "something other than a directory is there or above it"
       : systemReason(error);
-    throw new SettingsError(`Cannot make data directory ${quote(directory)}: ${found}`, {
+    throw new SettingsError(`Cannot make data directory ${quotePath(directory)}: ${found}`, {
       cause: error,
       hint: "Choose another one with --data-dir, or make it by hand",
     });
@@ -136,7 +136,7 @@ async function writeThrough(
       // The first failure is the one to report, and a left temporary file harms nothing.
     });
     if (error instanceof ClusternetError) throw error;
-    throw new ClusternetError(`Cannot write ${quote(path)}: ${systemReason(error)}`, { cause: error });
+    throw new ClusternetError(`Cannot write ${quotePath(path)}: ${systemReason(error)}`, { cause: error });
   }
 }
 
@@ -178,7 +178,7 @@ async function refuseIrregular(path: string): Promise<void> {
     const stats = await lstat(path);
     if (!stats.isFile()) {
       throw new ClusternetError(
-        `Cannot write ${quote(path)}: it is ${nameOfKind(stats)}, expected a regular file`,
+        `Cannot write ${quotePath(path)}: it is ${nameOfKind(stats)}, expected a regular file`,
         {
           hint: "Remove it: the file is then made anew",
         },
@@ -400,7 +400,7 @@ export function bindPrivateSocket<T>(path: string, bind: () => T): T {
   else if (stats !== undefined) {
     const kind = stats.isFile() ? "a regular file" : nameOfKind(stats);
     throw new ClusternetError(
-      `Cannot make socket ${quote(path)}: it is ${kind}, expected nothing or a socket`,
+      `Cannot make socket ${quotePath(path)}: it is ${kind}, expected nothing or a socket`,
       {
         hint: "Remove it",
       },

@@ -26,7 +26,7 @@ import type { PublicKey } from "../core/key.ts";
 import type { Peer } from "../core/mesh.ts";
 import { diffMeshes } from "../core/mesh-changes.ts";
 import { containsAddress, unusableReason, type Address, type Prefix } from "../core/prefix.ts";
-import { quote, type Problem } from "../core/problem.ts";
+import { quote, quotePath, type Problem } from "../core/problem.ts";
 import { SeenPeers } from "../core/seen-peers.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
@@ -435,10 +435,10 @@ export class LinuxHost implements Host {
     if (step.kind === "set-device" && step.key) {
       const found = await readKeyFile(keyFile);
       if (found === undefined)
-        throw new ClusternetError(`Cannot use ${quote(keyFile)}: there is no such file`);
+        throw new ClusternetError(`Cannot use ${quotePath(keyFile)}: there is no such file`);
       if (found.key.publicKey !== wanted.publicKey) {
         throw new ClusternetError(
-          `Cannot use ${quote(keyFile)}: its private key is not the one of this node`,
+          `Cannot use ${quotePath(keyFile)}: its private key is not the one of this node`,
         );
       }
     }
@@ -451,7 +451,7 @@ export class LinuxHost implements Host {
         found.listenPort !== wanted.listenPort
       ) {
         throw new ClusternetError(
-          `Cannot use ${quote(configFile)}: it holds another mesh than the one to apply`,
+          `Cannot use ${quotePath(configFile)}: it holds another mesh than the one to apply`,
         );
       }
     }

@@ -6,7 +6,7 @@
  */
 import { lstatSync } from "node:fs";
 import { parsePrivateKey, privateKeyFromBytes, type PrivateKey } from "../core/key.ts";
-import { quote, type Problem } from "../core/problem.ts";
+import { quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, SettingsError, isSystemError, messageOf, systemReason } from "../errors.ts";
 import { makeFile, modeProblems, privateMode, readRegularFile } from "./files.ts";
 
@@ -45,7 +45,7 @@ export async function ensureKeyFile(path: string): Promise<KeyFile & { readonly 
   // Another process made one since we looked: its key is the node's.
   const others = await readKey(path, true);
   if (others !== undefined) return { ...others, made: false };
-  throw new ClusternetError(`Cannot make private key ${quote(path)}: somebody makes and removes it`);
+  throw new ClusternetError(`Cannot make private key ${quotePath(path)}: somebody makes and removes it`);
 }
 
 /**
@@ -62,9 +62,9 @@ async function readKey(path: string, closeToOthers: boolean): Promise<KeyFile | 
   try {
     const file = await readRegularFile(path, { maxBytes: maxKeyFileBytes, closeToOthers });
     if (file === undefined) return undefined;
-    return { key: parseKeyText(file.text), problems: modeProblems(`Private key ${quote(path)}`, file) };
+    return { key: parseKeyText(file.text), problems: modeProblems(`Private key ${quotePath(path)}`, file) };
   } catch (error) {
-    throw new SettingsError(`Cannot use private key ${quote(path)}: ${messageOf(error)}`, {
+    throw new SettingsError(`Cannot use private key ${quotePath(path)}: ${messageOf(error)}`, {
       cause: error,
       // Somebody who may not read the key must not be told to remove it.
       hint: isForbidden(error)
@@ -87,7 +87,7 @@ async function makeKeyFile(path: string, key: PrivateKey): Promise<boolean> {
   } catch (error) {
     const cause = error instanceof ClusternetError ? error.cause : error;
     // One rule for a directory that may not be written and for one without room: without a key there is no start.
-    throw new SettingsError(`Cannot make private key ${quote(path)}: ${systemReason(cause)}`, {
+    throw new SettingsError(`Cannot make private key ${quotePath(path)}: ${systemReason(cause)}`, {
       cause,
       hint: ["ENOSPC", "EDQUOT"].some((code) => isSystemError(cause, code))
         ? "Make room; no key was written"

@@ -23,7 +23,7 @@ import {
 } from "node:fs";
 
 import { isInterfaceName } from "../checks.ts";
-import { quote } from "../core/problem.ts";
+import { quote, quotePath } from "../core/problem.ts";
 import { ClusternetError, SettingsError, exitStatus, isSystemError, systemReason } from "../errors.ts";
 import { openLibc } from "./libc.ts";
 
@@ -182,7 +182,7 @@ function lockDirectory(path: string, hint: string): number {
     // Opened with O_CLOEXEC, as Bun opens everything: wireguard-go outlives us and must not keep the lock.
     descriptor = openSync(path, O_RDONLY | O_DIRECTORY);
   } catch (error) {
-    throw new SettingsError(`Cannot use data directory ${quote(path)}: ${systemReason(error)}`, {
+    throw new SettingsError(`Cannot use data directory ${quotePath(path)}: ${systemReason(error)}`, {
       cause: error,
     });
   }
@@ -190,7 +190,7 @@ function lockDirectory(path: string, hint: string): number {
   const errno = libc.flock(descriptor, LOCK_EX | LOCK_NB);
   if (errno === 0) return descriptor;
   closeSync(descriptor);
-  const cannot = `Cannot use data directory ${quote(path)}`;
+  const cannot = `Cannot use data directory ${quotePath(path)}`;
   const holder = findDirectoryHolder(path) ?? (errno === EAGAIN ? findLockHolder(path) : undefined);
   if (holder === undefined && errno !== EAGAIN) {
     throw new ClusternetError(`${cannot}: it cannot be locked, errno ${errno}`);

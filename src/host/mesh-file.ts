@@ -7,7 +7,7 @@
  */
 import type { PublicKey } from "../core/key.ts";
 import type { Node } from "../core/node.ts";
-import { quote, type Problem } from "../core/problem.ts";
+import { quotePath, type Problem } from "../core/problem.ts";
 import { parseWgConfig } from "../core/wg-config.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import { KeptFile, modeProblems, type Content, type LookOptions } from "./files.ts";
@@ -52,7 +52,7 @@ export class MeshFile {
     try {
       const file = await this.#file.read(maxMeshFileBytes, options);
       if (file === undefined) return { kind: "none" };
-      modes = modeProblems(`Mesh file ${quote(this.path)}`, file);
+      modes = modeProblems(`Mesh file ${quotePath(this.path)}`, file);
       const { nodes, listenPort, privateKey } = parseWgConfig(file.text);
       const { publicKey } = privateKey;
       if (ownKey !== undefined && publicKey !== ownKey) {
@@ -74,7 +74,7 @@ export class MeshFile {
   #unusable(found: string): Problem {
     return {
       kind: "source-failed",
-      message: `Cannot use the last mesh from file ${quote(this.path)}: ${found}`,
+      message: `Cannot use the last mesh from file ${quotePath(this.path)}: ${found}`,
     };
   }
 }

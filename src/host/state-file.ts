@@ -17,7 +17,7 @@ import {
   type Address,
   type Prefix,
 } from "../core/prefix.ts";
-import { quote } from "../core/problem.ts";
+import { quote, quotePath } from "../core/problem.ts";
 import { ClusternetError, messageOf, systemReason } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { KeptFile, type LookOptions } from "./files.ts";
@@ -103,7 +103,7 @@ export async function adoptFormerFiles(
     return former;
   } catch (error) {
     throw new ClusternetError(
-      `Cannot find what runs under another interface name left in ${quote(directory)}: ${systemReason(error)}`,
+      `Cannot find what runs under another interface name left in ${quotePath(directory)}: ${systemReason(error)}`,
       { cause: error },
     );
   }
@@ -129,7 +129,7 @@ export class StateFile {
     } catch (error) {
       if (!(error instanceof ClusternetError)) throw error;
       logger.warn("State file cannot be used, going on without what it remembered", {
-        file: quote(this.path),
+        file: quotePath(this.path),
         reason: messageOf(error),
       });
       return emptyState;

@@ -9,7 +9,7 @@
 import { createPrivateKey, type KeyObject, X509Certificate } from "node:crypto";
 import { join } from "node:path";
 import type { Clock } from "../async.ts";
-import { quote } from "../core/problem.ts";
+import { quote, quotePath } from "../core/problem.ts";
 import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
 import { readRegularFile } from "../host/files.ts";
 import { subjectOf } from "../trust/certificate.ts";
@@ -63,7 +63,6 @@ const maxKubeconfigBytes = 4 * 1024 * 1024;
 /** A bundle of all CAs of the world has some two hundred kilobytes. */
 const maxPemBytes = 1024 * 1024;
 const maxTokenBytes = 64 * 1024;
-const maxPathCharacters = 1_000;
 
 export class ApiAccess {
   readonly #options: AccessOptions;
@@ -279,13 +278,11 @@ async function readBearer(user: KubeUser, origin: string): Promise<Bearer | unde
   const { tokenFile, token, basic } = user;
   if (tokenFile !== undefined) {
     const fail = (reason: string): SettingsError =>
-      new SettingsError(
-        `Cannot read token ${quote(tokenFile, maxPathCharacters)} of the ${origin}: ${reason}`,
-      );
+      new SettingsError(`Cannot read token ${quotePath(tokenFile)} of the ${origin}: ${reason}`);
     const found = (await readSmallFile(tokenFile, maxTokenBytes, fail)).text.trim();
     if (found === "") throw fail("it is empty, expected a token");
     if (!isToken(found)) throw fail("it is not printable ASCII without spaces, expected a token");
-    return bearerOf(found, `token of ${quote(tokenFile, maxPathCharacters)}`);
+    return bearerOf(found, `token of ${quotePath(tokenFile)}`);
   }
   if (token !== undefined) return bearerOf(token, `token of the ${origin}`);
   if (basic === undefined) return undefined;
@@ -413,8 +410,7 @@ async function readSmallFile(
 }
 
 function unusablePem(source: PemSource, origin: string, reason: string, hint?: string): SettingsError {
-  const what =
-    source.kind === "data" ? source.field : `${source.field} ${quote(source.path, maxPathCharacters)}`;
+  const what = source.kind === "data" ? source.field : `${source.field} ${quotePath(source.path)}`;
   return new SettingsError(
     `Cannot use ${what} of the ${origin}: ${reason}`,
     hint === undefined ? {} : { hint },

@@ -8,7 +8,7 @@
  */
 import { dirname, resolve } from "node:path";
 import * as v from "valibot";
-import { quote } from "../core/problem.ts";
+import { quote, quotePath } from "../core/problem.ts";
 import { SettingsError } from "../errors.ts";
 
 /** A PEM text, or the file that holds it. */
@@ -158,7 +158,7 @@ export function parseKubeconfig(content: string, path: string): KubeAccess {
   }
   const directory = dirname(path);
   return {
-    origin: `kubeconfig ${quote(path, maxPathCharacters)}`,
+    origin: `kubeconfig ${quotePath(path)}`,
     ...readCluster(cluster, { name: clusterName, directory, fail }),
     user: readUser(user?.user ?? undefined, cluster, { name: userName, directory, fail }),
   };
@@ -167,12 +167,10 @@ export function parseKubeconfig(content: string, path: string): KubeAccess {
 /** The error for a kubeconfig that cannot be used; also for who reads it. */
 export function unusableKubeconfig(path: string, reason: string, hint?: string): SettingsError {
   return new SettingsError(
-    `Cannot use kubeconfig ${quote(path, maxPathCharacters)}: ${reason}`,
+    `Cannot use kubeconfig ${quotePath(path)}: ${reason}`,
     hint === undefined ? {} : { hint },
   );
 }
-
-const maxPathCharacters = 1_000;
 
 type Fail = (reason: string, hint?: string) => SettingsError;
 

@@ -8,7 +8,7 @@
 import { createPrivateKey, type KeyObject, type X509Certificate } from "node:crypto";
 import { stat } from "node:fs/promises";
 import type { NodeId } from "../core/node.ts";
-import { quote, type Problem } from "../core/problem.ts";
+import { quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
 import { isOpenToOthers, readRegularFile } from "../host/files.ts";
 import type { RedactingLogger } from "../log.ts";
@@ -43,7 +43,7 @@ export async function readCredentials(files: CredentialFiles): Promise<Credentia
     throw unusable("node certificate", files.cert, verdict.reason.replace(/^it sent/, "it is"));
   }
   if (!certificate.checkPrivateKey(key)) {
-    throw unusable("key of the node certificate", files.key, `it is not the key of ${quote(files.cert)}`);
+    throw unusable("key of the node certificate", files.key, `it is not the key of ${quotePath(files.cert)}`);
   }
   return { ca, certificate, key, nodeId: verdict.nodeId };
 }
@@ -60,7 +60,7 @@ export async function openKeyProblems(path: string): Promise<readonly Problem[]>
     {
       kind: "key-mode",
       message:
-        `Key of the node certificate ${quote(path, maxPathCharacters)} has mode ${mode}, expected 0600: others may read ` +
+        `Key of the node certificate ${quotePath(path)} has mode ${mode}, expected 0600: others may read ` +
         "it and pose as this node; close it to them, and if somebody may have read it make credentials with a new key",
     },
   ];
@@ -128,16 +128,13 @@ async function readPem(
     if (!(error instanceof ClusternetError)) throw error;
     reason = error.message;
   }
-  throw new SettingsError(`Cannot read ${what} ${quote(path, maxPathCharacters)}: ${reason}`, {
+  throw new SettingsError(`Cannot read ${what} ${quotePath(path)}: ${reason}`, {
     hint: "`clusternet pki issue` makes a node's three files; --ca, --cert and --key say where they are",
   });
 }
 
-/** A path is shown whole: a person must find the file by it. */
-export const maxPathCharacters = 1_000;
-
 function unusable(what: string, path: string, reason: string, cause?: unknown): SettingsError {
-  return new SettingsError(`Cannot use ${what} ${quote(path, maxPathCharacters)}: ${reason}`, {
+  return new SettingsError(`Cannot use ${what} ${quotePath(path)}: ${reason}`, {
     ...(cause instanceof Error && cause.cause !== undefined ? { cause: cause.cause } : {}),
     hint: "CA, certificate and key of a node belong together: take all three from the same place",
   });

@@ -208,7 +208,7 @@ test.each<{
     name: "a directory without a CA",
     spoil: (caDir) => rmSync(caDir, { recursive: true }),
     message: (caDir) => `Cannot read cluster CA "${caDir}/ca.pem": there is no such file`,
-    hint: (caDir) => `clusternet pki init --ca-dir "${caDir}" makes a cluster CA`,
+    hint: (caDir) => `clusternet pki init --ca-dir ${caDir} makes a cluster CA`,
   },
   {
     name: "a key without its CA, as an interrupted pki init leaves it",
