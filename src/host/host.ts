@@ -35,7 +35,8 @@ import type { FollowCommand, RunCommand } from "./command.ts";
 import { readKeyFile } from "./key-file.ts";
 import { MeshFile } from "./mesh-file.ts";
 import { followHints, type Hint } from "./monitor.ts";
-import { readHost, type ReadDump } from "./read.ts";
+import { readHost } from "./read.ts";
+import type { ReadDump } from "./wg-dump.ts";
 import { chooseImplementation, type Implementation } from "./wireguard-go.ts";
 
 export interface ApplyResult {

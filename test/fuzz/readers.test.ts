@@ -24,14 +24,8 @@ import { redactKeys } from "../../src/host/command.ts";
 import { readKeyFile } from "../../src/host/key-file.ts";
 import { MeshFile } from "../../src/host/mesh-file.ts";
 import { hintOf } from "../../src/host/monitor.ts";
-import {
-  hasListener,
-  parseIpLinks,
-  parseIpRoutes,
-  parseWgDump,
-  type WgDump,
-  WgDumpReader,
-} from "../../src/host/read.ts";
+import { hasListener, parseIpLinks, parseIpRoutes } from "../../src/host/read.ts";
+import { parseWgDump, WgDumpReader, type WgDump } from "../../src/host/wg-dump.ts";
 import { StateFile } from "../../src/host/state-file.ts";
 import { createLog } from "../../src/log.ts";
 import { buildStatus, noCurator } from "../../src/status.ts";

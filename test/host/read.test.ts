@@ -12,13 +12,10 @@ import {
   hasListener,
   parseIpLinks,
   parseIpRoutes,
-  parseWgDump,
   readHost,
   readRoutedNetworks,
-  type ReadDump,
-  type WgDump,
-  WgDumpReader,
 } from "../../src/host/read.ts";
+import { parseWgDump, WgDumpReader, type ReadDump, type WgDump } from "../../src/host/wg-dump.ts";
 import type { PublicKey } from "../../src/core/key.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { SeenPeers } from "../../src/core/seen-peers.ts";
