@@ -5,8 +5,8 @@
  * node itself claims, a hint of the kernel, the resync, a try again after a failure. So what comes while it
  * applies is merged, and whatever could not be done is done at the next turn, by then perhaps as something newer.
  *
- * Order at each turn: the file first and whole, then the host (C4.9). A file that cannot be written does not hold
- * the mesh back (C4.10).
+ * Order at each turn: the file first and whole, then the host (C4.9); what is to be done on the host is found out while
+ * the disk is busy. A file that cannot be written does not hold the mesh back (C4.10).
  */
 import { Backoff, Bell, Value, applyBackoff, pulseMs, type Clock, type Watched } from "./async.ts";
 import type { LearnedCurator } from "./core/curators.ts";
@@ -66,8 +66,11 @@ export interface PullSettings {
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
 export interface MeshWriter {
-  /** Makes the file hold these pieces of a text; false: it does already. Throws ClusternetError. */
-  write(pieces: readonly Uint8Array[]): Promise<boolean>;
+  /**
+   * Makes the file hold these pieces of a text; false: it does already. Throws ClusternetError. `onNamed` is called when
+   * whoever opens the file sees them, if they had to be written, and nothing but a power loss undoes that.
+   */
+  write(pieces: readonly Uint8Array[], onNamed?: () => void): Promise<boolean>;
 }
 
 export interface PullParts {
@@ -358,9 +361,11 @@ export class Pull {
     const heard = this.#heard();
     const { isHeld } = tracker;
     problems.replace("mesh", meshProblems);
-    const file = await this.#writeFile(pieces);
-    if (signal.aborted) return;
-    const result = await host.apply({ ...wanted, configWritten: file === "written" }, signal);
+    const named = Promise.withResolvers<boolean>();
+    const writing = this.#writeFile(pieces, () => named.resolve(true));
+    void writing.then((outcome) => named.resolve(outcome === "written"));
+    const result = await host.apply(wanted, signal, named.promise);
+    const file = await writing;
     // What was cut short because the agent stops is nobody's problem.
     if (signal.aborted) return;
     problems.replace("host", result.problems);
@@ -429,11 +434,15 @@ export class Pull {
     }
   }
 
-  async #writeFile(pieces: readonly Uint8Array[]): Promise<"written" | "kept" | "failed"> {
+  /** Never throws. `onNamed`: see MeshWriter. */
+  async #writeFile(
+    pieces: readonly Uint8Array[],
+    onNamed: () => void,
+  ): Promise<"written" | "kept" | "failed"> {
     const { file, problems, tracker } = this.#parts;
     if (this.#settings.keepFile === true && !tracker.believed) return "kept";
     try {
-      if (await file.write(pieces)) problems.replace("last-file", []);
+      if (await file.write(pieces, onNamed)) problems.replace("last-file", []);
       problems.replace("file", []);
       return "written";
     } catch (error) {

@@ -65,9 +65,10 @@ class FakeHost implements Host {
     return Promise.resolve(this.seen);
   }
 
-  async apply(wanted: WantedHost): Promise<ApplyResult> {
+  async apply(wanted: WantedHost, _signal?: AbortSignal, written?: Promise<boolean>): Promise<ApplyResult> {
+    const isWritten = await written;
     this.applied.push(wanted);
-    this.log.push(`apply ${shown(wanted)}`);
+    this.log.push(`apply ${shown(wanted)}${isWritten === true ? "" : " unwritten"}`);
     await this.gate;
     const failure = this.failures.shift();
     const problems = failure === undefined ? [] : [failure];
@@ -83,7 +84,7 @@ class FakeHost implements Host {
 
 function shown(wanted: WantedHost): string {
   const peers = wanted.peers.map((peer) => peer.nodeId).join(" ");
-  return `[${peers}]${wanted.exact ? "" : " open"}${wanted.configWritten === true ? "" : " unwritten"}`;
+  return `[${peers}]${wanted.exact ? "" : " open"}`;
 }
 
 function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[], complete = true) {

@@ -5,10 +5,24 @@
  * flushed, and only then given its name; the directory is flushed last, since a rename is not on the disk before
  * that. What a crash leaves is a temporary file that nobody reads; `removeLeftovers` takes it away at the next
  * start. Nothing here follows a symbolic link when writing.
+ *
+ * A call that may wait for the disk is left to a thread, so that this program goes on meanwhile. When a file is
+ * written the calls that the kernel answers from memory are made at once, since handing one over costs more than it does.
  */
-import { lstatSync, unlinkSync, constants, type BigIntStats } from "node:fs";
+import {
+  closeSync,
+  constants,
+  fchmodSync,
+  fstatSync,
+  fsync,
+  lstatSync,
+  openSync,
+  unlinkSync,
+  type BigIntStats,
+} from "node:fs";
 import { chmod, link, lstat, mkdir, open, readdir, rename, unlink, type FileHandle } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
+import { promisify } from "node:util";
 
 import { quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, SettingsError, isSystemError, systemReason } from "../errors.ts";
@@ -83,12 +97,20 @@ export type Content = string | readonly Uint8Array[];
 
 /**
  * Replaces the file's content, or makes the file. Throws ClusternetError when it cannot, or when something other
- * than a regular file has that name; whatever was there is then untouched, and no temporary file stays.
+ * than a regular file has that name; whatever was there is then untouched, and no temporary file stays. `onNamed` is
+ * called when the file has its new content, whole, and only the directory is still to be flushed: from then on nothing but
+ * a power loss brings the old content back.
  */
-export async function replaceFile(path: string, content: Content, mode: number): Promise<FileStamp> {
+export async function replaceFile(
+  path: string,
+  content: Content,
+  mode: number,
+  onNamed: () => void = () => {},
+): Promise<FileStamp> {
   return await writeThrough(path, content, mode, async (temporary) => {
-    await refuseIrregular(path);
+    refuseIrregular(path);
     await rename(temporary, path);
+    onNamed();
   });
 }
 
@@ -145,10 +167,10 @@ async function writeTemporary(temporary: string, content: Content, mode: number)
   const handle = await open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
   try {
     // Whatever the umask is: nobody else reads the file before this, since it can only take away.
-    await handle.chmod(mode);
+    fchmodSync(handle.fd, mode);
     await writeAll(handle, typeof content === "string" ? [Buffer.from(content)] : content);
     await handle.sync();
-    return stampOf(await handle.stat({ bigint: true }));
+    return stampOf(fstatSync(handle.fd, { bigint: true }));
   } finally {
     await handle.close();
   }
@@ -173,20 +195,15 @@ async function writeAll(handle: FileHandle, pieces: readonly Uint8Array[]): Prom
   }
 }
 
-async function refuseIrregular(path: string): Promise<void> {
-  try {
-    const stats = await lstat(path);
-    if (!stats.isFile()) {
-      throw new ClusternetError(
-        `Cannot write ${quotePath(path)}: it is ${nameOfKind(stats)}, expected a regular file`,
-        {
-          hint: "Remove it: the file is then made anew",
-        },
-      );
-    }
-  } catch (error) {
-    if (!isSystemError(error, "ENOENT")) throw error;
-  }
+function refuseIrregular(path: string): void {
+  const stats = lstatSync(path, { throwIfNoEntry: false });
+  if (stats === undefined || stats.isFile()) return;
+  throw new ClusternetError(
+    `Cannot write ${quotePath(path)}: it is ${nameOfKind(stats)}, expected a regular file`,
+    {
+      hint: "Remove it: the file is then made anew",
+    },
+  );
 }
 
 interface Kind {
@@ -203,15 +220,17 @@ function nameOfKind(stats: Kind): string {
   return stats.isSocket() ? "a socket" : "a device";
 }
 
+const flush = promisify(fsync);
+
 async function syncDirectory(directory: string): Promise<void> {
-  const handle = await open(directory, constants.O_RDONLY | constants.O_DIRECTORY);
+  const descriptor = openSync(directory, constants.O_RDONLY | constants.O_DIRECTORY);
   try {
-    await handle.sync();
+    await flush(descriptor);
   } catch (error) {
     // Some file systems cannot flush a directory and say so in this way.
     if (!isSystemError(error, "EINVAL")) throw error;
   } finally {
-    await handle.close();
+    closeSync(descriptor);
   }
 }
 
@@ -352,15 +371,15 @@ export class KeptFile {
     return file;
   }
 
-  /** Makes the file hold this, mode 0600. False: it does already. Throws ClusternetError. */
-  async write(content: Content): Promise<boolean> {
+  /** Makes the file hold this, mode 0600. False: it does already. Throws ClusternetError. `onNamed`: see `replaceFile`. */
+  async write(content: Content, onNamed?: () => void): Promise<boolean> {
     const last = this.#last;
     if (last !== undefined && isSameContent(last.content, content)) {
       // The pieces take the place of a text that was read: the next comparison then costs nothing.
       this.#last = { content, stamp: last.stamp };
       if (last.stamp === (await stampAt(this.path))) return false;
     }
-    this.#last = { content, stamp: await replaceFile(this.path, content, privateMode) };
+    this.#last = { content, stamp: await replaceFile(this.path, content, privateMode, onNamed) };
     return true;
   }
 }

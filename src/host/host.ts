@@ -57,8 +57,10 @@ export interface Host {
   /**
    * Makes the host as wanted, changing only what differs. Never throws for what the host refuses: that is a problem.
    * Ends within about a second when `signal` aborts, after a whole step; what is left is then not complete.
+   * `written`, if given, takes the place of `wanted.configWritten`: nothing is changed before the file is written, or
+   * cannot be.
    */
-  apply(wanted: WantedHost, signal?: AbortSignal): Promise<ApplyResult>;
+  apply(wanted: WantedHost, signal?: AbortSignal, written?: Promise<boolean>): Promise<ApplyResult>;
   /** The steps that `apply` would carry out, without doing any of them. */
   plan(wanted: WantedHost): Promise<ApplyResult>;
   /**
@@ -182,11 +184,11 @@ export class LinuxHost implements Host {
     }
   }
 
-  async apply(wanted: WantedHost, signal?: AbortSignal): Promise<ApplyResult> {
+  async apply(wanted: WantedHost, signal?: AbortSignal, written?: Promise<boolean>): Promise<ApplyResult> {
     this.#networks = wanted.clusterNets;
-    const former = await this.#removeFormerInterface(wanted, signal);
+    const former = await this.#removeFormerInterface(wanted, signal, written);
     if (isStopping(signal)) return { complete: false, done: [], problems: former };
-    const first = await this.#applyOnce(wanted, signal);
+    const first = await this.#applyOnce(wanted, signal, written);
     // A configuration that `wg` refuses as a whole is set peer by peer, so that what is wrong with one costs one.
     const refused = !isStopping(signal) && first.left.some((step) => step.kind === "sync-conf");
     const { configWritten: _refused, ...peerByPeer } = wanted;
@@ -239,12 +241,13 @@ export class LinuxHost implements Host {
   async #applyOnce(
     wanted: WantedHost,
     signal: AbortSignal | undefined,
+    written?: Promise<boolean>,
   ): Promise<ApplyResult & Pick<Applied, "left">> {
     const turn = this.#begin(signal);
     let before: SeenHost | undefined;
     try {
       before = await this.#known(wanted, turn);
-      const plan = planHost(wanted, before, this.#remembered(wanted, this.#model?.held));
+      const plan = await this.#plan(wanted, before, written);
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
       const { seen, ...applied } = await this.#carryOut(plan, wanted, before, turn);
       const unset = applied.left.filter((step) => step.kind === "set-peers" || step.kind === "sync-conf");
@@ -283,6 +286,15 @@ export class LinuxHost implements Host {
       if (before !== undefined) this.#noteBegun(wanted, before);
       return { ...unreadable(error), left: [] };
     }
+  }
+
+  /** Made while the file is being written, which it hardly ever depends on. */
+  async #plan(wanted: WantedHost, seen: SeenHost, written: Promise<boolean> | undefined): Promise<HostPlan> {
+    const remembered = this.#remembered(wanted, this.#model?.held);
+    if (written === undefined) return planHost(wanted, seen, remembered);
+    const plan = planHost({ ...wanted, configWritten: true }, seen, remembered);
+    if ((await written) || !plan.steps.some(({ kind }) => kind === "sync-conf")) return plan;
+    return planHost({ ...wanted, configWritten: false }, seen, remembered);
   }
 
   /** What was wanted may be there in part. Of before only what still is: while nothing succeeds, keys must not add up. */
@@ -552,10 +564,15 @@ export class LinuxHost implements Host {
   }
 
   /** The interface of an earlier run under another --interface: it holds the port and the prefixes. */
-  async #removeFormerInterface(wanted: WantedHost, signal: AbortSignal | undefined): Promise<Problem[]> {
+  async #removeFormerInterface(
+    wanted: WantedHost,
+    signal: AbortSignal | undefined,
+    written: Promise<boolean> | undefined,
+  ): Promise<Problem[]> {
     const { memory } = this.#options;
     const name = memory.get().interfaceName;
     if (name === undefined || name === wanted.interfaceName) return [];
+    await written;
     try {
       const { readUnixSockets } = this.#options;
       const turn = this.#begin(signal);

@@ -66,9 +66,9 @@ export class MeshFile {
     }
   }
 
-  /** Makes the file hold this, mode 0600, atomically. False: it does already. Throws ClusternetError. */
-  async write(content: Content): Promise<boolean> {
-    return await this.#file.write(content);
+  /** Makes the file hold this, mode 0600, atomically. False: it does already. Throws ClusternetError. `onNamed`: see `replaceFile`. */
+  async write(content: Content, onNamed?: () => void): Promise<boolean> {
+    return await this.#file.write(content, onNamed);
   }
 
   #unusable(found: string): Problem {

@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { renderStep } from "../../src/core/host-commands.ts";
 import type { WantedHost } from "../../src/core/host-plan.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
 import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
 import { createHost, type LinuxHost } from "../../src/host/host.ts";
@@ -225,6 +226,27 @@ describe("apply()", () => {
         changes: [],
         key: publicKeyOf(5),
       });
+    });
+  });
+
+  test.each([
+    { name: "loads the file whole when it gets written", isWritten: true },
+    { name: "sets peer by peer when it does not", isWritten: false },
+  ])("changes nothing while the file is being written, and $name", async ({ isWritten }) => {
+    await withBench(async ({ fake, host, keyFile }) => {
+      const file = { listenPort: two.listenPort, mesh: { peers: two.peers } };
+      await Bun.write(join(keyFile, "../clusternet.conf"), renderWgConfig(file, privateKeyOf(ownKey)));
+      const written = Promise.withResolvers<boolean>();
+      const applying = host.apply(two, undefined, written.promise);
+      await waitFor(() => fake.reads > 0, "the host read beside the writing");
+      // Whatever it does not wait for has its turn.
+      await new Promise((resolve) => setTimeout(resolve));
+      const early = [...fake.changes];
+      written.resolve(isWritten);
+      const { complete } = await applying;
+      const loaded = fake.changes.some((command) => command.startsWith("wg syncconf clusternet"));
+      expect({ early, complete, loaded }).toEqual({ early: [], complete: true, loaded: isWritten });
+      expect(fake.show()).toBe(await shownWhenDone(two));
     });
   });
 

@@ -1,5 +1,6 @@
 /** Files that survive a power loss, on real and on failing disks. */
 import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
 import { chmod, lstat, mkdir, readFile, readdir, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
@@ -60,6 +61,16 @@ describe("replaceFile()", () => {
       if (before !== undefined) await writeFile(path, "older and longer", { mode: before });
       await withMask(umask, () => replaceFile(path, "new", mode));
       expect(await listing(directory)).toEqual([want]);
+    });
+  });
+
+  test("tells when the file has its new content, before it is done", async () => {
+    await withDirectory(async (directory) => {
+      const path = join(directory, "f");
+      const seen: string[] = [];
+      await replaceFile(path, "new", 0o600, () => seen.push(readFileSync(path, "utf8")));
+      seen.push("done");
+      expect(seen).toEqual(["new", "done"]);
     });
   });
 
