@@ -1,12 +1,14 @@
 /**
  * Keeps what a running agent needs in its data directory: the directory itself, the key file, the state file and the
  * status socket. What vanished is made again, what could not be written is tried again; neither holds anything else up.
- * Looks also at the key of the credentials, which is not ours to change: open to others it is a problem while it lasts.
+ * Looks also at the key of the credentials and at the directories, which are not ours to change: open to others they
+ * are a problem while it lasts.
  */
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { pulseMs, type Clock } from "./async.ts";
 import type { PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
+import { openDirectoryProblems } from "./host/directory-mode.ts";
 import { ensureDataDirectory, socketPath } from "./host/files.ts";
 import { keyFileName, rewriteKeyFile } from "./host/key-file.ts";
 import type { Locks } from "./host/lock.ts";
@@ -95,9 +97,9 @@ export class Housekeeping {
         failures.push(describeInLine(error));
       }
     }
-    if (credentialKey !== undefined) {
-      problems.replace("credentials", await openKeyProblems(credentialKey));
-    }
+    const keyProblems = credentialKey === undefined ? [] : await openKeyProblems(credentialKey);
+    const directories = [dataDirectory, ...(credentialKey === undefined ? [] : [dirname(credentialKey)])];
+    problems.replace("open-to-others", [...keyProblems, ...(await openDirectoryProblems(directories))]);
     problems.replace(
       "data-directory",
       failures.map((message) => ({ kind: "file-unwritable", message })),

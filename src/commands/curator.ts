@@ -5,7 +5,7 @@
  * used: that is thrown as a ClusternetError whose `exit` is the status to end with.
  */
 import { logVerbosity, setLogVerbosity } from "@grpc/grpc-js";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { systemClock, type Clock } from "../async.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { startAdminSocket } from "../curator-server/admin.ts";
@@ -22,6 +22,7 @@ import { openSqliteStore } from "../curator-server/sqlite-store.ts";
 import { MemoryStore } from "../curator-server/store.ts";
 import { tlsTransport } from "../curator-server/tls.ts";
 import { describeError, exitStatus, type ExitStatus } from "../errors.ts";
+import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
@@ -86,6 +87,12 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
     try {
       const admin = startAdminSocket(dataDirectory, server.registry);
       warnOfWhatIsMissing(options, log);
+      const directories = [
+        dataDirectory,
+        ...(options.credentials === undefined ? [] : [dirname(options.credentials.key)]),
+      ];
+      for (const { kind, message } of await openDirectoryProblems(directories))
+        log.warn(message, { problem: kind });
       log.info("Curator is listening", {
         listen: renderHostPort({ host: options.listen.host, port: server.port }),
         clusterNet: options.clusterNets.map(({ text }) => text).join(", "),

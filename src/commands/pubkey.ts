@@ -7,6 +7,7 @@
 import { join } from "node:path";
 import { secretForms } from "../core/key.ts";
 import { exitStatus, type ExitStatus } from "../errors.ts";
+import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { ensureKeyFile, keyFileName } from "../host/key-file.ts";
 import type { PlaceSettings } from "../settings.ts";
@@ -20,7 +21,8 @@ export async function pubkey(
   await ensureDataDirectory(dataDirectory);
   const { key, problems } = await ensureKeyFile(join(dataDirectory, keyFileName));
   for (const form of secretForms(key)) log.redact(form);
-  for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
+  for (const problem of [...problems, ...(await openDirectoryProblems([dataDirectory]))])
+    log.warn(problem.message, { problem: problem.kind });
   stdout(`${key.publicKey}\n`);
   return exitStatus.ok;
 }

@@ -16,6 +16,7 @@ import { shellCommand } from "../core/printable.ts";
 import { quote, quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, type ExitStatus, describeInLine, exitStatus } from "../errors.ts";
 import { createRunCommand, type RunCommand } from "../host/command.ts";
+import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { socketPath } from "../host/files.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
 import { type PlaceHolder, findPlaceHolders } from "../host/lock.ts";
@@ -132,8 +133,9 @@ export async function readStatus(
   const ofInterface = foreign === undefined ? seen?.interface?.publicKey : undefined;
   const publicKey = ownKey ?? (last.kind === "mesh" ? last.publicKey : ofInterface);
   const built = meshOf(last, clusterNets, publicKey, seen);
-  const credentialKey = join(dataDirectory, credentialsDirectory, credentialNames.key);
-  problems.push(...(await openKeyProblems(credentialKey)));
+  const credentials = join(dataDirectory, credentialsDirectory);
+  problems.push(...(await openKeyProblems(join(credentials, credentialNames.key))));
+  problems.push(...(await openDirectoryProblems([dataDirectory, credentials])));
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
   return buildStatus({
     version,

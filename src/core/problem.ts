@@ -33,6 +33,7 @@ export type ProblemKind =
   | "mtu-too-small"
   | "event-too-large"
   | "key-mode"
+  | "directory-mode"
   | "source-failed";
 
 export interface Problem {

@@ -290,16 +290,21 @@ describe("a key file", () => {
     expect(found).toEqual(Object.fromEntries(Object.keys(broken).map((name) => [name, wanted])));
   });
 
-  test("that others may read is closed and reported; what a crash left beside it changes nothing (case 29)", async () => {
+  test("that others may read is closed and reported, and a directory that they may write; what a crash left beside it changes nothing (case 29)", async () => {
     await using place = await Place.create();
     const key = await place.prepareKey();
     await chmod(join(place.data, "private.key"), 0o644);
+    await chmod(place.data, 0o777);
     const leftover = join(place.data, ".private.key.0123456789abcdef.clusternet-tmp");
     await writeFile(leftover, newKey().reveal().slice(0, 10));
     const agent = await place.start();
-    const status = await agent.status(({ problems }) => problems.length > 0, soonMs);
+    const status = await agent.status(({ problems }) => problems.length > 1, soonMs);
     expect(status.node.publicKey).toBe(key.publicKey);
-    expect(problemsOf(status)).toEqual(["key-mode"]);
+    expect(problemsOf(status)).toEqual(["directory-mode", "key-mode"]);
+    // The directory is not ours to close; once it is closed, that is the end of it.
+    expect((await stat(place.data)).mode & 0o777).toBe(0o777);
+    await chmod(place.data, 0o700);
+    await agent.status(({ problems }) => problems.length === 1, soonMs);
     expect((await stat(join(place.data, "private.key"))).mode & 0o777).toBe(0o600);
     expect(existsSync(leftover)).toBe(false);
   });
