@@ -6,10 +6,11 @@
  * costs the line: a log that cannot be written must not end or stop an agent. A write to an ordinary pipe whose
  * reader has stopped reading waits for ever, so stderr is asked by poll(2) first whether there is room.
  */
-import { writeSync } from "node:fs";
+import { readFileSync, writeSync } from "node:fs";
 import { ClusternetError, isSystemError } from "./errors.ts";
 import { openLibc } from "./host/libc.ts";
 
+const stdout = 1;
 /** How long a full pipe of stderr may hold the program up, for each line. */
 const stderrPatienceMs = 20;
 const retryMs = 5;
@@ -17,12 +18,25 @@ const retryMs = 5;
 const portionBytes = 4096;
 
 /** Writes all of `text` on the descriptor. False: the reader has gone away. Throws ClusternetError for what else is in the way. */
-export function writeStdout(text: string, descriptor = 1): boolean {
+export function writeStdout(text: string, descriptor = stdout): boolean {
+  if (descriptor === stdout && text !== "" && isStandIn(descriptor)) {
+    throw new ClusternetError("Cannot write on standard output: it is closed");
+  }
   try {
     return writeWhole(descriptor, text, { patienceMs: Number.POSITIVE_INFINITY }) !== "gone";
   } catch (error) {
     throw new ClusternetError("Cannot write on standard output", { cause: error });
   }
+}
+
+/**
+ * Whether this program was started without the descriptor: Bun then opens /dev/null in its place, where everything
+ * would vanish. What was inherited can be no such thing, since close-on-exec would have closed it.
+ */
+function isStandIn(descriptor: number): boolean {
+  const closeOnExec = 0o2000000;
+  const flags = /^flags:\t([0-7]+)$/m.exec(readFileSync(`/proc/self/fdinfo/${descriptor}`, "utf8"))?.[1];
+  return (Number.parseInt(flags ?? "0", 8) & closeOnExec) !== 0;
 }
 
 /**

@@ -128,6 +128,18 @@ test("a reader that goes away is no error", async () => {
   expect([await child.stdout.text(), await child.stderr.text()]).toEqual(["exit 0\n", ""]);
 });
 
+test("a stdout that is closed is said, with status 1, where there was something to write", async () => {
+  const script = 'for flag in --version --frob; do "$1" "$2" "$flag" >&-; echo "exit $?" >&2; done';
+  const child = Bun.spawn(["sh", "-c", script, "sh", process.execPath, main], {
+    stderr: "pipe",
+    timeout: limitMs,
+  });
+  expect(await child.stderr.text()).toBe(
+    "Cannot write on standard output: it is closed\nexit 1\n" +
+      'Cannot use flag "--frob": `clusternet` has none of that name, see `clusternet --help`\nexit 64\n',
+  );
+});
+
 test("a full disk behind stdout is said, with status 1", async () => {
   const child = Bun.spawn([process.execPath, main, "--help"], {
     stdout: Bun.file("/dev/full"),
