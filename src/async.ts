@@ -144,6 +144,25 @@ export class Bell {
   }
 }
 
+/** Lets everything else that waits have its turn, as one does between the parts of a long computation. */
+export function giveWay(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
+/** The items of a source that is begun at once, not when the first one is asked for. For one reader, who may come later. */
+export function begin<T>(source: AsyncIterable<T>): AsyncIterable<T> {
+  const items = source[Symbol.asyncIterator]();
+  let first: Promise<IteratorResult<T>> | undefined = items.next();
+  // Told to the reader.
+  first.catch(() => {});
+  const next = (): Promise<IteratorResult<T>> => {
+    const given = first ?? items.next();
+    first = undefined;
+    return given;
+  };
+  return { [Symbol.asyncIterator]: () => ({ next }) };
+}
+
 /** Resolves when the signal aborts. */
 export function aborted(signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {

@@ -19,7 +19,7 @@ import { containsAddress, decodeAddress, unusableReason, type Prefix } from "./c
 import type { Problem } from "./core/problem.ts";
 import { WgConfigText } from "./core/wg-config.ts";
 import type { PrivateKey } from "./core/key.ts";
-import type { CuratorFollower } from "./curator/follower.ts";
+import type { CuratorFollower, StreamEvent } from "./curator/follower.ts";
 import { ClusternetError, describeError, describeInLine, exitStatus } from "./errors.ts";
 import type { Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
@@ -76,6 +76,8 @@ export interface MeshWriter {
 export interface PullParts {
   readonly tracker: Tracker;
   readonly curator: CuratorFollower;
+  /** The streams of `curator`, when they are followed already. */
+  readonly events?: AsyncIterable<StreamEvent>;
   readonly host: Host;
   readonly file: MeshWriter;
   readonly own: Watched<Own>;
@@ -288,7 +290,7 @@ export class Pull {
 
   async #follow(signal: AbortSignal): Promise<void> {
     const { tracker, curator, clock } = this.#parts;
-    for await (const event of curator.follow(signal)) {
+    for await (const event of this.#parts.events ?? curator.follow(signal)) {
       tracker.fold(event, clock.nowMs());
       if (event.kind === "event") this.#lastEventAt = clock.wallTime();
       this.#events++;

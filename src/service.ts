@@ -6,7 +6,7 @@
  * takes nothing away: interface, routes, file and announcement stay (C4.11).
  */
 import { join, resolve } from "node:path";
-import { Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
+import { begin, Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";
 import { checkOptions, defaultListenPort } from "./checks.ts";
 import { rememberedCurator } from "./core/curators.ts";
 import { renderStep } from "./core/host-commands.ts";
@@ -17,7 +17,7 @@ import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
 import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
-import type { CuratorFollower } from "./curator/follower.ts";
+import type { CuratorFollower, StreamEvent } from "./curator/follower.ts";
 import { ClusternetError, describeError, describeInLine, exitStatus, messageOf } from "./errors.ts";
 import { createFollowCommand, createRunCommand, type RunCommand } from "./host/command.ts";
 import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
@@ -153,11 +153,14 @@ export class Service {
    * or the host has no WireGuard; after that nothing but a bug ends it.
    */
   async run(signal: AbortSignal): Promise<void> {
-    const session = await this.#open();
-    this.#session = session;
     // One loop that ends by a bug must end the others, or the agent would live on half.
     const broken = new AbortController();
     const until = AbortSignal.any([signal, broken.signal]);
+    const session = await this.#open(until).catch((error: unknown) => {
+      broken.abort();
+      throw error;
+    });
+    this.#session = session;
     const loops = [
       session.pull.run(until),
       session.push.run(until),
@@ -242,7 +245,9 @@ export class Service {
     const file = new MeshFile(this.#path("conf"));
     const last = await file.read(key.publicKey, { closeToOthers: false });
     const memory = await this.#remember({ write: false });
-    const host = this.#createHost(run, last, memory);
+    const ourKeys = new Set([key.publicKey]);
+    learnKeyOf(last, ourKeys);
+    const host = this.#createHost(run, ourKeys, memory);
     const seenFirst = await this.#unlessItMayPass(host.read());
     const { pull, own, sources } = await this.#wire(run, key, host, file, { last, memory, seen: seenFirst });
     await Promise.all([
@@ -355,7 +360,8 @@ export class Service {
     });
   }
 
-  async #open(): Promise<Session> {
+  /** The Curator is followed from here on, until `signal` aborts, so that its picture comes while this host is read. */
+  async #open(signal: AbortSignal): Promise<Session> {
     const { dataDirectory, wireguard = "auto" } = this.#options;
     const startedAt = this.#clock.wallTime();
     socketPath(dataDirectory, this.#interfaceName);
@@ -381,13 +387,18 @@ export class Service {
         });
       });
       await this.#adoptFormerFiles();
-      const file = new MeshFile(this.#path("conf"));
-      const last = await file.read(key.publicKey);
       this.#problems.replace("key", problems);
-      this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
       const memory = await this.#remember({ write: true });
-      const host = this.#createHost(run, last, memory);
-      const seen = await this.#unlessItMayPass(host.readFirst());
+      const events = begin(this.#options.curator.follow(signal));
+      const ourKeys = new Set([key.publicKey]);
+      const host = this.#createHost(run, ourKeys, memory);
+      const file = new MeshFile(this.#path("conf"));
+      const [last, seenFirst] = await Promise.all([
+        file.read(key.publicKey),
+        this.#unlessItMayPass(host.readFirst()),
+      ]);
+      this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
+      const seen = learnKeyOf(last, ourKeys) ? await this.#unlessItMayPass(host.readFirst()) : seenFirst;
       // An interface that is there tells what it uses; trying it out would make and delete a link. On a host that could
       // not be read nothing is tried: the first apply does, and tries again.
       const implementation =
@@ -424,7 +435,7 @@ export class Service {
           clock: this.#clock,
         },
       );
-      const wired = await this.#wire(run, key, host, file, { last, memory, seen });
+      const wired = await this.#wire(run, key, host, file, { last, memory, seen, events });
       return { startedAt, key, locks, host, memory, housekeeping, ...wired };
     } catch (error) {
       locks.release();
@@ -453,8 +464,7 @@ export class Service {
     return new AgentMemory(state, write ? file : undefined);
   }
 
-  #createHost(run: RunCommand, last: LastMesh, memory: AgentMemory): LinuxHost {
-    const ofFile = last.kind === "none" ? undefined : last.publicKey;
+  #createHost(run: RunCommand, ourKeys: ReadonlySet<PublicKey>, memory: AgentMemory): LinuxHost {
     return createHost({
       run,
       follow: createFollowCommand(),
@@ -463,7 +473,7 @@ export class Service {
       configFile: this.#path("conf"),
       wireguard: this.#options.wireguard ?? "auto",
       memory,
-      ourKeys: new Set(ofFile === undefined ? [] : [ofFile]),
+      ourKeys,
       log: this.#log,
       clock: this.#clock,
     });
@@ -478,7 +488,13 @@ export class Service {
       last,
       memory,
       seen,
-    }: { readonly last: LastMesh; readonly memory: AgentMemory; readonly seen: SeenHost | undefined },
+      events,
+    }: {
+      readonly last: LastMesh;
+      readonly memory: AgentMemory;
+      readonly seen: SeenHost | undefined;
+      readonly events?: AsyncIterable<StreamEvent>;
+    },
   ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory" | "housekeeping">> {
     const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
     const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
@@ -521,7 +537,7 @@ export class Service {
         ...(last.kind === "mesh" ? { fileTime: last.writtenAt } : {}),
         ...(seen === undefined ? {} : { seen }),
       },
-      { tracker, curator, host, file, own, ...shared },
+      { tracker, curator, ...(events === undefined ? {} : { events }), host, file, own, ...shared },
     );
     const push = new Push(
       { self: this.#self, reportStatus },
@@ -664,6 +680,13 @@ async function hearSource(
 }
 
 const sourceIsSilent = "the source of this node's pod prefixes has not answered";
+
+/** Adds the key that the file was written for: an interface that has it is ours (C4.11). False: it is known. */
+function learnKeyOf(last: LastMesh, ourKeys: Set<PublicKey>): boolean {
+  if (last.kind === "none" || last.publicKey === undefined || ourKeys.has(last.publicKey)) return false;
+  ourKeys.add(last.publicKey);
+  return true;
+}
 
 /**
  * True when the interface has no peer that the last file does not name: then nothing that a Curator may still name is

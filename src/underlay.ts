@@ -58,6 +58,7 @@ export class UnderlayFollower {
   /** Addresses that connections to the Curator may have come from. */
   #sources: ReadonlySet<string> = new Set();
   #lastTurnMs = 0;
+  #looked = false;
 
   constructor(settings: UnderlaySettings, parts: UnderlayParts) {
     this.#settings = settings;
@@ -144,7 +145,8 @@ export class UnderlayFollower {
     const { curator, log } = this.#parts;
     const source = underlay.curatorRoute?.source?.text;
     const gone = [...this.#sources].filter((text) => !hasAddress(underlay, this.#settings, text));
-    const isBack = source !== undefined && this.#sources.size === 0;
+    const isBack = this.#looked && source !== undefined && this.#sources.size === 0;
+    this.#looked = true;
     if (gone.length > 0) {
       log.info("Connecting to the Curator anew: the address of the connection has gone from this host", {
         gone: gone.join(", "),

@@ -157,6 +157,18 @@ export interface ParsedWgConfig {
  * public key twice.
  */
 export function parseWgConfig(text: string): ParsedWgConfig {
+  const steps = parseWgConfigInSteps(text);
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+  }
+}
+
+/** A step of reading has so many lines, which take some milliseconds. */
+const linesOfStep = 3_000;
+
+/** As `parseWgConfig`, with a rest after each some thousand lines: a file of 10,000 nodes has 60,000. */
+export function* parseWgConfigInSteps(text: string): Generator<void, ParsedWgConfig> {
   // The end of the last line is the end of the file: without it the file was cut off.
   if (text !== "" && !text.endsWith("\n")) throw unreadable(text.split("\n").length, "a line without an end");
   const reader = new ConfigReader();
@@ -165,6 +177,7 @@ export function parseWgConfig(text: string): ParsedWgConfig {
     const to = text.indexOf("\n", from);
     reader.take(text.slice(from, to), ++line);
     from = to + 1;
+    if (line % linesOfStep === 0) yield;
   }
   return reader.finish(line);
 }

@@ -5,10 +5,11 @@
  * A file that cannot be used is a problem and never stops the start: it is left alone until the next believed picture
  * is written over it. No message shows any of its content, since it holds the private key.
  */
+import { giveWay } from "../async.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Node } from "../core/node.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
-import { parseWgConfig } from "../core/wg-config.ts";
+import { type ParsedWgConfig, parseWgConfigInSteps } from "../core/wg-config.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import { KeptFile, modeProblems, type Content, type LookOptions } from "./files.ts";
 
@@ -36,6 +37,16 @@ export type LastMesh =
       readonly problems: readonly Problem[];
     };
 
+/** While a large file is parsed programs are waited for that read this host, and a connection is made. */
+async function parseGivingWay(text: string): Promise<ParsedWgConfig> {
+  const steps = parseWgConfigInSteps(text);
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+    await giveWay();
+  }
+}
+
 /** The file of one interface. Knows what it last read or wrote, so that nothing is written twice. */
 export class MeshFile {
   readonly path: string;
@@ -53,7 +64,7 @@ export class MeshFile {
       const file = await this.#file.read(maxMeshFileBytes, options);
       if (file === undefined) return { kind: "none" };
       modes = modeProblems(`Mesh file ${quotePath(this.path)}`, file);
-      const { nodes, listenPort, privateKey } = parseWgConfig(file.text);
+      const { nodes, listenPort, privateKey } = await parseGivingWay(file.text);
       const { publicKey } = privateKey;
       if (ownKey !== undefined && publicKey !== ownKey) {
         const found = `it was written for public key ${publicKey}, expected ${ownKey}`;
