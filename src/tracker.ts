@@ -98,10 +98,10 @@ export class Tracker {
     this.#complete = settings.complete;
     // What the file holds was settled when it was written: everybody in it keeps what is his. (Its keys were
     // parsed when it was read.)
-    this.#live = new LiveMesh(settings.self, {
+    this.#live = new LiveMesh(settings.self, () => ({
       prefixes: new Map(settings.fromFile.flatMap(({ id, prefixes }) => prefixes.map((text) => [text, id]))),
       keys: new Map(settings.fromFile.map(({ id, publicKey }) => [publicKey as PublicKey, id])),
-    });
+    }));
     for (const { id } of settings.fromFile) this.#touched.add(id);
   }
 

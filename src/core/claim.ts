@@ -131,6 +131,9 @@ function sortedOnce(prefixes: readonly Prefix[]): readonly Prefix[] {
     .filter((prefix, index, sorted) => prefix.text !== sorted[index - 1]?.text);
 }
 
+/** Up to so many, looking through all of them is quicker than making a set. */
+const fewPrefixes = 8;
+
 /** True when the node's texts are exactly what the claim was accepted with, nothing having been left out of it. */
 function saysTheSame(node: Node, claim: Claim): boolean {
   const { publicKey, address, prefixes, problemCount } = claim;
@@ -138,7 +141,8 @@ function saysTheSame(node: Node, claim: Claim): boolean {
   if (node.publicKey !== publicKey || node.externalAddress !== address.text) return false;
   const { length } = prefixes;
   if (node.prefixCount !== length || node.prefixes.length !== length) return false;
-  if (prefixes.every(({ text }, index) => text === node.prefixes[index])) return true;
+  // None of the claim's comes twice, so that as many texts that are all of them are no others.
+  if (length <= fewPrefixes) return prefixes.every(({ text }) => node.prefixes.includes(text));
   const texts = new Set(node.prefixes);
   return texts.size === length && prefixes.every(({ text }) => texts.has(text));
 }

@@ -37,6 +37,7 @@ import type { Prefix } from "./prefix.ts";
 import type { Problem } from "./problem.ts";
 
 const noTexts: ReadonlySet<string> = new Set();
+const nothing: BuiltMesh = { mesh: { peers: [] }, problems: [] };
 
 /** Of so many claims at most it is counted one by one whom they meet; beyond that, all whom they meet are built anew. */
 const maxCounted = 64;
@@ -62,13 +63,18 @@ export class LiveMesh {
   /** Nodes that changed since the mesh was held, or have not all that they claim. All others keep what they have. */
   readonly #contested = new Set<NodeId>();
   readonly #problems = new Map<NodeId, readonly Problem[]>();
-  #built: BuiltMesh = { mesh: { peers: [] }, problems: [] };
+  #built = nothing;
   /** The mesh by which it is known who held what before; undefined: `#incumbents` says it. */
   #held: Mesh | undefined;
-  readonly #incumbents: Incumbents;
+  readonly #incumbents: () => Incumbents;
+  /** No two have ever had an address in common, this node's own among them, so that nobody needs to be looked for. */
+  #isPeaceful = true;
 
-  /** `incumbents` hold what they claim until `hold` is called for the first time. */
-  constructor(self: NodeId, incumbents: Incumbents) {
+  /**
+   * Whoever is among the `incumbents` holds what he claims until `hold` is called for the first time. They are asked for
+   * when that decides anything.
+   */
+  constructor(self: NodeId, incumbents: () => Incumbents) {
     this.#self = self;
     this.#incumbents = incumbents;
   }
@@ -94,7 +100,7 @@ export class LiveMesh {
     for (const prefix of this.#ownPrefixes) this.#release(this.#self, prefix);
     this.#ownPrefixes = prefixes;
     for (const prefix of prefixes) {
-      this.#index.add({ owner: this.#self, prefix });
+      if (this.#index.add({ owner: this.#self, prefix })) this.#isPeaceful = false;
       this.#index.collectOwners(prefix, this.#unsettled);
     }
     for (const nodeId of this.#unsettled) this.#contested.add(nodeId);
@@ -104,6 +110,12 @@ export class LiveMesh {
   hold(): void {
     const { mesh } = this.#built;
     this.#held = mesh;
+    // Most of a whole picture are found by going through it once.
+    if (this.#contested.size > mesh.peers.length / 16) {
+      for (const { nodeId, prefixes } of mesh.peers) {
+        if (this.#claims.get(nodeId)?.prefixes.length === prefixes.length) this.#contested.delete(nodeId);
+      }
+    }
     for (const nodeId of this.#contested) {
       const claim = this.#claims.get(nodeId);
       if (claim === undefined || findPeer(mesh, nodeId)?.prefixes.length === claim.prefixes.length) {
@@ -116,12 +128,15 @@ export class LiveMesh {
   settle(): BuiltMesh {
     if (this.#unsettled.size === 0) return this.#built;
     const { reached, alone, disputed, met } = this.#connected();
-    const built = buildMesh({
-      claims: disputed,
-      ownPrefixes: this.#ownPrefixes,
-      incumbents: this.#held === undefined ? this.#incumbents : heldAmong(disputed, this.#held),
-      met,
-    });
+    const built =
+      disputed.length === 0
+        ? nothing
+        : buildMesh({
+            claims: disputed,
+            ownPrefixes: this.#ownPrefixes,
+            incumbents: this.#held === undefined ? this.#incumbents() : heldAmong(disputed, this.#held),
+            met,
+          });
     this.#unsettled.clear();
     const peers = new Map<NodeId, Peer>();
     for (const claim of alone) {
@@ -151,7 +166,7 @@ export class LiveMesh {
     }
     for (const prefix of before?.prefixes ?? []) if (!kept.has(prefix.text)) this.#release(nodeId, prefix);
     for (const prefix of claim?.prefixes ?? []) {
-      if (!had.has(prefix.text)) this.#index.add({ owner: nodeId, prefix });
+      if (!had.has(prefix.text) && this.#index.add({ owner: nodeId, prefix })) this.#isPeaceful = false;
     }
     if (claim === undefined) {
       this.#claims.delete(nodeId);
@@ -200,7 +215,7 @@ export class LiveMesh {
         }
         followed.set(publicKey, false);
       }
-      for (const prefix of prefixes) {
+      for (const prefix of this.#isPeaceful ? [] : prefixes) {
         if (this.#index.findOther(nodeId, prefix) === undefined) continue;
         isAlone = false;
         const leavesOut = followed.get(prefix.text) ?? this.#follow(prefix, isFixed, { reached, fixed });

@@ -58,10 +58,55 @@ interface Branch {
 export class PrefixIndex {
   readonly #roots = new Map<Family, Branch>();
 
-  /** Holding a prefix twice is the same as once. */
-  add(holding: Holding): void {
-    const { family } = holding.prefix;
-    this.#roots.set(family, withHolding(this.#roots.get(family), holding, holding.prefix));
+  /**
+   * Holding a prefix twice is the same as once. False: nobody else has an address in common with it; true says that
+   * somebody may.
+   */
+  add({ owner, prefix }: Holding): boolean {
+    const { family } = prefix;
+    let meets = false;
+    let parent: Branch | undefined;
+    let branch = this.#roots.get(family);
+    const put = (child: Branch): void => {
+      if (parent === undefined) this.#roots.set(family, child);
+      else if (isSet(prefix, parent.bits.length)) parent.high = child;
+      else parent.low = child;
+    };
+    while (branch !== undefined) {
+      const common = commonLength(branch.bits, prefix);
+      if (common < branch.bits.length) {
+        // They part here, or the branch is inside the prefix.
+        const isAround = common === prefix.length;
+        const parting: Branch = {
+          bits: isAround ? prefix : { a: prefix.a, b: prefix.b, c: prefix.c, d: prefix.d, length: common },
+          prefix: undefined,
+          owners: undefined,
+          low: undefined,
+          high: undefined,
+        };
+        if (isSet(branch.bits, common)) parting.high = branch;
+        else parting.low = branch;
+        put(parting);
+        branch = parting;
+        meets ||= isAround;
+        if (!isAround) {
+          parent = parting;
+          break;
+        }
+      }
+      if (common === prefix.length) {
+        meets ||= branch.low !== undefined || branch.high !== undefined;
+        meets ||= branch.owners !== undefined && branch.owners !== owner;
+        branch.prefix ??= prefix;
+        branch.owners = withOwner(branch.owners, owner);
+        return meets;
+      }
+      meets ||= branch.owners !== undefined && branch.owners !== owner;
+      parent = branch;
+      branch = isSet(prefix, common) ? branch.high : branch.low;
+    }
+    put({ bits: prefix, prefix, owners: owner, low: undefined, high: undefined });
+    return meets;
   }
 
   /** Giving up what is not held changes nothing. */
@@ -125,33 +170,6 @@ function visitBelow(branch: Branch | undefined, visit: (branch: Branch) => boole
 function otherHolding({ owners, prefix }: Branch, self: NodeId): Holding | undefined {
   const owner = typeof owners === "string" ? owners : owners?.values().find((each: NodeId) => each !== self);
   return owner === undefined || owner === self || prefix === undefined ? undefined : { owner, prefix };
-}
-
-function withHolding(branch: Branch | undefined, holding: Holding, bits: Start): Branch {
-  const { owner, prefix } = holding;
-  if (branch === undefined) return { bits, prefix, owners: owner, low: undefined, high: undefined };
-  const common = commonLength(branch.bits, bits);
-  if (common === branch.bits.length && common === bits.length) {
-    branch.prefix ??= prefix;
-    branch.owners = withOwner(branch.owners, owner);
-    return branch;
-  }
-  if (common === branch.bits.length) {
-    if (isSet(bits, common)) branch.high = withHolding(branch.high, holding, bits);
-    else branch.low = withHolding(branch.low, holding, bits);
-    return branch;
-  }
-  const isHere = common === bits.length;
-  const parting: Branch = {
-    bits: isHere ? bits : { a: bits.a, b: bits.b, c: bits.c, d: bits.d, length: common },
-    prefix: isHere ? prefix : undefined,
-    owners: isHere ? owner : undefined,
-    low: undefined,
-    high: undefined,
-  };
-  if (isSet(branch.bits, common)) parting.high = branch;
-  else parting.low = branch;
-  return isHere ? parting : withHolding(parting, holding, bits);
 }
 
 function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Start): Branch | undefined {

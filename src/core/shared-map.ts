@@ -127,6 +127,7 @@ export class MapDraft<K, V> {
     const size = this.#size;
     // The floor spares small maps from being merged all the time.
     if (changes.size ** 2 <= base.size + 4_096) return this.#make({ base, changes, size });
+    if (size === 0) return this.#make({ base: new Map(), changes: new Map(), size });
     const merged = new Map(base);
     for (const [key, change] of changes) {
       if (change === gone) merged.delete(key);

@@ -5,7 +5,7 @@ import { describe, expect, test } from "bun:test";
 import * as fc from "fast-check";
 import { judgeNode, type Claim } from "../../src/core/claim.ts";
 import { LiveMesh } from "../../src/core/live-mesh.ts";
-import { buildMesh, incumbentsOf, samePeer, type Incumbents } from "../../src/core/mesh.ts";
+import { buildMesh, incumbentsOf, noIncumbents, samePeer, type Incumbents } from "../../src/core/mesh.ts";
 import { parsePrefix, type Prefix } from "../../src/core/prefix.ts";
 import { keyOf, nodeId, nodeOf, rules } from "./nodes.ts";
 
@@ -78,7 +78,8 @@ describe("LiveMesh", () => {
             prefixes: new Map(before.flatMap(({ id, prefixes }) => prefixes.map((text) => [text, id]))),
             keys: new Map(before.map(({ id }, at) => [keyOf(2 + at), id])),
           };
-          const live = new LiveMesh(self, incumbents);
+          const former = incumbents;
+          const live = new LiveMesh(self, () => former);
           const claims = new Map<string, Claim>();
           let ownPrefixes: readonly Prefix[] = [];
           let last = live.settle();
@@ -114,7 +115,7 @@ describe("LiveMesh", () => {
   });
 
   test("settle() gives the same mesh back when nothing came of what changed", () => {
-    const live = new LiveMesh(self, { prefixes: new Map(), keys: new Map() });
+    const live = new LiveMesh(self, () => noIncumbents);
     const node = nodeOf({ id: "b", prefixes: ["10.192.2.0/24"] });
     live.set(judgeNode(node, rules));
     const built = live.settle();
@@ -125,7 +126,7 @@ describe("LiveMesh", () => {
 
   test("settle() does not go on through nodes that keep what they have when one claims all of them", () => {
     const claims = new Map<string, Claim>();
-    const live = new LiveMesh(self, { prefixes: new Map(), keys: new Map() });
+    const live = new LiveMesh(self, () => noIncumbents);
     const set = (each: Claim): void => {
       claims.set(each.nodeId, each);
       live.set(each);
@@ -153,7 +154,7 @@ describe("LiveMesh", () => {
   });
 
   test("settle() takes 10,000 nodes of 64 prefixes, and then one that changes in less than 20 ms", () => {
-    const live = new LiveMesh(self, { prefixes: new Map(), keys: new Map() });
+    const live = new LiveMesh(self, () => noIncumbents);
     for (let number = 0; number < 10_000; number++) live.set(largeClaim(number));
     expect(live.settle().mesh.peers.length).toBe(10_000);
     live.hold();
