@@ -1,5 +1,5 @@
 /**
- * When memory is given back: once after much has changed, and not while more comes.
+ * When memory is given back: once after the start and after much has changed, and not while more comes.
  */
 import { expect, test } from "bun:test";
 import { Value } from "../src/async.ts";
@@ -29,16 +29,20 @@ test.each([
     want: [0, 0, 1],
   },
   { name: "again after as much again", meshes: [manyPeers, 0], restsMs: [restMs, restMs], want: [1, 2] },
-])("spareMemory() gives memory back $name", async ({ meshes, restsMs, want }) => {
+])("spareMemory() gives memory back after the start, and $name", async ({ meshes, restsMs, want }) => {
   const clock = new FakeClock();
   const state = new Value<{ readonly mesh: Mesh }>({ mesh: { peers: [] } });
   const stop = new AbortController();
   let collected = 0;
   const running = spareMemory({ state, clock, collect: () => void collected++ }, stop.signal);
+  await clock.advance(restMs - 1);
+  expect(collected).toBe(0);
+  await clock.advance(restMs);
+  expect(collected).toBe(1);
   for (const [at, count] of meshes.entries()) {
     state.set({ mesh: { peers: peers.slice(0, count) } });
     await clock.advance(restsMs[at] ?? 0);
-    expect(collected).toBe(want[at] ?? 0);
+    expect(collected).toBe(1 + (want[at] ?? 0));
   }
   stop.abort();
   await running;

@@ -6,6 +6,7 @@
  */
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { restMs } from "../../src/spare-memory.ts";
 import { monotonicMs } from "../../test/lab/monotonic.ts";
 import { waitFor } from "../../test/lab/wait.ts";
 import {
@@ -230,8 +231,8 @@ function dumpProcessorMs({ machine }: StampedAgent): number {
   return Number(user + system) / 1_000;
 }
 
-/** Memory is read this long after the mesh is applied: idle is when the garbage of the start is gone. */
-const settleMs = 4_000;
+/** Memory is read this long after the mesh is applied: idle is when the agent has given back what the start has left. */
+const settleMs = restMs + 3_000;
 
 /** Resident memory of an idle agent with that many peers, and of a Bun that does nothing. */
 async function measureMemory(nodes: number, samples: number): Promise<Samples> {
