@@ -76,7 +76,23 @@ describe("ARCHITECTURE.md", () => {
   });
 });
 
+/** The commands that the help of `words` lists, with those below them instead of their own name. */
+function commandsOfHelp(words: readonly string[] = []): readonly string[] {
+  const help = parseCommandLine([...words, "--help"], {});
+  const listed = help.command === "help" ? (/^Commands:\n((?: .*\n)+)/m.exec(help.text)?.[1] ?? "") : "";
+  const names = Array.from(listed.matchAll(/^ {2}([a-z]+)/gm), ([, name = ""]) => [...words, name]);
+  return names.length === 0 ? [words.join(" ")] : names.flatMap((name) => commandsOfHelp(name));
+}
+
 describe("README.md", () => {
+  test("names exactly the commands that the help names", async () => {
+    const rows = await tableOf("README.md", "| command | does |");
+    const named = rows
+      .flatMap(([commands = ""]) => quoted(commands))
+      .map((text) => text.replace(/ [A-Z-]+$/, ""));
+    expect(sorted(named)).toEqual(sorted(commandsOfHelp()));
+  });
+
   test.each(["run", "curator"])("names exactly the flags that `%s --help` names", async (command) => {
     const rows = await tableOf("README.md", `| flag of \`${command}\` |`);
     expect(sorted(rows.flatMap(([flags = ""]) => flagsIn(flags)))).toEqual(sorted(flagsOfHelp(command)));
