@@ -40,6 +40,10 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   /** The peers when these show as they are given, and those that are gone are not there. */
   renew(shown: ReadonlyMap<PublicKey, SeenPeer>, gone: Iterable<PublicKey>): SeenPeers {
     const peers = this.#peers.edit();
+    // Peers that have shaken hands or sent something keep their prefixes: who has which need not be looked at.
+    const moved = [...shown].filter(
+      ([publicKey, { allowedIps }]) => peers.get(publicKey)?.allowedIps !== allowedIps,
+    );
     const owners = this.#ownersNow().edit();
     const release = (publicKey: PublicKey): void => {
       for (const text of peers.get(publicKey)?.allowedIps ?? []) {
@@ -50,12 +54,11 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
       release(publicKey);
       peers.delete(publicKey);
     }
-    for (const [publicKey, peer] of shown) {
-      release(publicKey);
-      peers.set(publicKey, peer);
-    }
-    for (const [publicKey, { allowedIps }] of shown)
+    for (const [publicKey] of moved) release(publicKey);
+    for (const [publicKey, peer] of shown) peers.set(publicKey, peer);
+    for (const [publicKey, { allowedIps }] of moved) {
       for (const text of allowedIps) owners.set(text, publicKey);
+    }
     const renewed = peers.finish();
     return renewed === this.#peers ? this : new SeenPeers(renewed, owners.finish());
   }

@@ -7,8 +7,8 @@ import type { SeenInterface, SeenPeer } from "../core/host-plan.ts";
 import type { PublicKey } from "../core/key.ts";
 import { decodeAddress, decodePrefix } from "../core/prefix.ts";
 import type { SeenPeers } from "../core/seen-peers.ts";
-import { SharedMap } from "../core/shared-map.ts";
 import { ClusternetError } from "../errors.ts";
+import { keyLength, KeyedLines } from "./keyed-lines.ts";
 
 export type WgDump = Pick<SeenInterface, "publicKey" | "listenPort" | "fwmark" | "peers">;
 
@@ -28,7 +28,7 @@ const maxDumpLineBytes = 2 * 1024 * 1024;
 export interface ReadDump {
   readonly peers: SeenPeers;
   /** The line of each peer. */
-  readonly lines: SharedMap<PublicKey, string>;
+  readonly lines: KeyedLines;
 }
 
 /**
@@ -37,75 +37,102 @@ export interface ReadDump {
  */
 export class WgDumpReader {
   readonly #before: ReadDump | undefined;
-  /** Peers that the dump before did not show so, and the lines of them. */
+  /** Peers that the dump before did not show so. */
   readonly #peers = new Map<PublicKey, SeenPeer>();
-  readonly #lines = new Map<PublicKey, string>();
-  readonly #keys = new Set<PublicKey>();
+  readonly #lines: KeyedLines;
   #link: Omit<WgDump, "peers"> | undefined;
-  /** The beginning of a line whose end has not come yet. */
-  #rest: Uint8Array = new Uint8Array();
-  #line = 0;
+  /** Of the first line, which is not kept: the private key is in it. */
+  #head = Buffer.alloc(0);
+  /** Lines that were as before. */
+  #same = 0;
 
   constructor(before?: ReadDump) {
     this.#before = before;
+    this.#lines = new KeyedLines(before?.lines);
   }
 
   push(piece: Uint8Array): void {
-    const bytes = Buffer.concat([this.#rest, piece]);
-    let from = 0;
-    for (let to = bytes.indexOf(newline); to !== -1; to = bytes.indexOf(newline, from)) {
-      // A string of its own for each line: a part of a large one would keep all of that in memory.
-      this.#read(bytes.toString("latin1", from, to));
-      from = to + 1;
+    if (this.#link === undefined) {
+      this.#head = Buffer.concat([this.#head, piece]);
+      const to = this.#head.indexOf(newline);
+      if (to === -1) {
+        if (this.#head.length > maxDumpLineBytes) throw unreadableDump(1, "an end of the line");
+        return;
+      }
+      this.#link = readDumpedLink(this.#head.toString("latin1", 0, to));
+      this.#lines.push(this.#head.subarray(to + 1));
+      this.#head = Buffer.alloc(0);
+    } else {
+      this.#lines.push(piece);
     }
-    this.#rest = bytes.subarray(from);
-    if (this.#rest.length > maxDumpLineBytes) throw unreadableDump(this.#line + 1, "an end of the line");
+    this.#readLines();
+    if (this.#lines.restLength > maxDumpLineBytes) {
+      throw unreadableDump(this.#lines.count + 2, "an end of the line");
+    }
   }
 
   finish(): WgDump {
-    this.#read(Buffer.from(this.#rest).toString("latin1"));
+    if (this.#head.length > 0 || this.#lines.restLength > 0) this.push(lineEnd);
     if (this.#link === undefined) throw unreadableDump(1, "4 fields of an interface");
-    return { ...this.#link, peers: this.#before?.peers.renew(this.#peers, this.#gone()) ?? this.#peers };
+    const peers = this.#before?.peers.renew(this.#peers, this.#gone()) ?? this.#peers;
+    return { ...this.#link, peers };
+  }
+
+  /**
+   * Peers that show otherwise than in the dump before, are new or are gone; undefined: there was none before. Known when
+   * this one is finished.
+   */
+  get changed(): readonly PublicKey[] | undefined {
+    return this.#before === undefined ? undefined : [...this.#peers.keys(), ...this.#gone()];
   }
 
   /** For the reader of the next dump; asked for when this one is finished, with the peers that it gave. */
   remember(peers: SeenPeers): ReadDump {
-    if (this.#before === undefined) return { peers, lines: SharedMap.of(this.#lines) };
-    const lines = this.#before.lines.edit();
-    for (const publicKey of this.#gone()) lines.delete(publicKey);
-    for (const [publicKey, line] of this.#lines) lines.set(publicKey, line);
-    return { peers, lines: lines.finish() };
+    return this.#before?.peers === peers ? this.#before : { peers, lines: this.#lines.fit() };
   }
 
-  #gone(): PublicKey[] {
-    const { lines } = this.#before ?? {};
-    if (lines === undefined) return [];
-    const known = this.#keys.size - [...this.#peers.keys()].filter((key) => !lines.has(key)).length;
-    return known === lines.size ? [] : [...lines.keys()].filter((key) => !this.#keys.has(key));
+  #gone(): readonly PublicKey[] {
+    const { peers } = this.#before ?? {};
+    if (peers === undefined) return [];
+    const known = [...this.#peers.keys()].filter((publicKey) => peers.has(publicKey)).length;
+    if (this.#same + known === peers.size) return [];
+    return [...peers.keys()].filter((publicKey) => this.#lines.lineOf(publicKey) === undefined);
   }
 
-  #read(line: string): void {
-    if (line === "") return;
-    this.#line++;
-    if (this.#line === 1) {
-      this.#link = readDumpedLink(line);
-      return;
+  #readLines(): void {
+    for (;;) {
+      switch (this.#lines.next(this.#before?.lines)) {
+        case "none":
+          return;
+        case "double":
+          throw unreadableDump(this.#lines.count + 2, "each peer once");
+        case "same":
+          this.#same++;
+          break;
+        case "other":
+          this.#readPeer(this.#lines.text, this.#lines.count + 1);
+      }
     }
-    const publicKey = line.slice(0, keyLength) as PublicKey;
-    if (this.#keys.has(publicKey)) throw unreadableDump(this.#line, "each peer once");
-    this.#keys.add(publicKey);
-    if (this.#before?.lines.get(publicKey) === line) return;
-    const fields = line.split("\t");
+  }
+
+  #readPeer(text: string, line: number): void {
+    const fields = text.split("\t");
+    const publicKey = text.slice(0, keyLength) as PublicKey;
     if (fields.length !== 8 || fields[0] !== publicKey || !keyForm.test(publicKey)) {
-      throw unreadableDump(this.#line, "8 fields of a peer");
+      throw unreadableDump(line, "8 fields of a peer");
     }
-    this.#peers.set(publicKey, readDumpedPeer(fields, this.#line));
-    this.#lines.set(publicKey, line);
+    const before = this.#before?.peers.get(publicKey);
+    // Most of those that change have shaken hands or sent something: their prefixes are as they were.
+    const allowedIps =
+      before !== undefined && fields[3] === this.#before?.lines.lineOf(publicKey)?.split("\t")[3]
+        ? before.allowedIps
+        : parseAllowedIps(fields[3]);
+    this.#peers.set(publicKey, { ...readDumpedPeer(fields, line), allowedIps });
   }
 }
 
 const newline = 10;
-const keyLength = 44;
+const lineEnd = Uint8Array.of(newline);
 
 function readDumpedLink(line: string): Omit<WgDump, "peers"> {
   const [, publicKey = "", listenPort = "", fwmark = "", ...more] = line.split("\t");
@@ -120,8 +147,8 @@ function readDumpedLink(line: string): Omit<WgDump, "peers"> {
   };
 }
 
-function readDumpedPeer(fields: readonly string[], line: number): SeenPeer {
-  const [, preshared, endpoint = "(none)", allowedIps = "", handshake, received, sent, keepalive] = fields;
+function readDumpedPeer(fields: readonly string[], line: number): Omit<SeenPeer, "allowedIps"> {
+  const [, preshared, endpoint = "(none)", , handshake, received, sent, keepalive] = fields;
   const numberOf = (field: string | undefined, most: number): number => {
     const number = readNumber(field, most);
     if (number === undefined) throw unreadableDump(line, "numbers of a peer");
@@ -129,7 +156,6 @@ function readDumpedPeer(fields: readonly string[], line: number): SeenPeer {
   };
   return {
     ...(endpoint === "(none)" ? {} : { endpoint: canonicalEndpoint(endpoint) }),
-    allowedIps: parseAllowedIps(allowedIps),
     latestHandshakeSeconds: numberOf(handshake, maxSeconds),
     receivedBytes: numberOf(received, maxCounter),
     sentBytes: numberOf(sent, maxCounter),
@@ -153,7 +179,7 @@ function unreadableDump(line: number, expected: string): ClusternetError {
   return new ClusternetError(`Cannot read the output of "wg show dump": line ${line}, expected ${expected}`);
 }
 
-function parseAllowedIps(text: string): readonly string[] {
+function parseAllowedIps(text = ""): readonly string[] {
   if (text === "(none)" || text === "") return [];
   return (
     text
