@@ -7,6 +7,7 @@
  */
 import type { SeenPeer } from "./host-state.ts";
 import type { PublicKey } from "./key.ts";
+import { SeenPeers } from "./seen-peers.ts";
 
 /** A clock that is only adjusted moves less between two handshakes; ages are told in seconds anyway. */
 const toleranceSeconds = 2;
@@ -21,31 +22,65 @@ export interface LookTime {
   readonly timeSetMs: number;
 }
 
-export class HandshakeBook {
-  #known: ReadonlyMap<PublicKey, { readonly seconds: number; readonly timeSetMs: number }> = new Map();
-  #last: LookTime | undefined;
+interface KnownHandshake {
+  readonly seconds: number;
+  readonly timeSetMs: number;
+}
 
-  /** The peers with their handshakes by the time of day that is now; the same map while nobody has set the clock. */
-  tell(peers: ReadonlyMap<PublicKey, SeenPeer>, look: LookTime): ReadonlyMap<PublicKey, SeenPeer> {
-    const next = new Map<PublicKey, { readonly seconds: number; readonly timeSetMs: number }>();
-    let told: Map<PublicKey, SeenPeer> | undefined;
-    for (const [publicKey, peer] of peers) {
-      const seconds = peer.latestHandshakeSeconds;
-      if (seconds === 0) continue;
-      const before = this.#known.get(publicKey);
-      const known =
-        before?.seconds === seconds
-          ? before
-          : { seconds, timeSetMs: before === undefined ? look.timeSetMs : this.#timeSetAt(seconds, look) };
-      next.set(publicKey, known);
-      const setSeconds = Math.round((look.timeSetMs - known.timeSetMs) / 1_000);
-      if (Math.abs(setSeconds) < toleranceSeconds) continue;
-      told ??= new Map(peers);
-      told.set(publicKey, { ...peer, latestHandshakeSeconds: seconds + setSeconds });
+export class HandshakeBook {
+  readonly #known = new Map<PublicKey, KnownHandshake>();
+  #last: LookTime | undefined;
+  /** By how much at least and at most the clock had been set when any of the known ones was made. */
+  #leastSetMs = Infinity;
+  #mostSetMs = -Infinity;
+
+  /**
+   * The peers with their handshakes by the time of day that is now; the same map while nobody has set the clock.
+   * `changed`: all that may show otherwise than when last told, if that is known.
+   */
+  tell(
+    peers: ReadonlyMap<PublicKey, SeenPeer>,
+    look: LookTime,
+    changed?: readonly PublicKey[],
+  ): ReadonlyMap<PublicKey, SeenPeer> {
+    for (const publicKey of changed ?? [...this.#known.keys(), ...peers.keys()]) {
+      this.#note(publicKey, peers.get(publicKey)?.latestHandshakeSeconds ?? 0, look);
     }
-    this.#known = next;
     this.#last = look;
-    return told ?? peers;
+    const isSet = (setMs: number): boolean => setSeconds(look, setMs) !== 0;
+    if (this.#known.size === 0 || !(isSet(this.#leastSetMs) || isSet(this.#mostSetMs))) return peers;
+    return this.#tellAll(peers, look);
+  }
+
+  #note(publicKey: PublicKey, seconds: number, look: LookTime): void {
+    const before = this.#known.get(publicKey);
+    if (before?.seconds === seconds) return;
+    if (seconds === 0) {
+      this.#known.delete(publicKey);
+      return;
+    }
+    const timeSetMs = before === undefined ? look.timeSetMs : this.#timeSetAt(seconds, look);
+    this.#known.set(publicKey, { seconds, timeSetMs });
+    this.#widen(timeSetMs);
+  }
+
+  #widen(timeSetMs: number): void {
+    this.#leastSetMs = Math.min(this.#leastSetMs, timeSetMs);
+    this.#mostSetMs = Math.max(this.#mostSetMs, timeSetMs);
+  }
+
+  #tellAll(peers: ReadonlyMap<PublicKey, SeenPeer>, look: LookTime): ReadonlyMap<PublicKey, SeenPeer> {
+    const told = new Map<PublicKey, SeenPeer>();
+    this.#leastSetMs = Infinity;
+    this.#mostSetMs = -Infinity;
+    for (const [publicKey, { seconds, timeSetMs }] of this.#known) {
+      this.#widen(timeSetMs);
+      const bySeconds = setSeconds(look, timeSetMs);
+      const peer = peers.get(publicKey);
+      if (bySeconds === 0 || peer === undefined) continue;
+      told.set(publicKey, { ...peer, latestHandshakeSeconds: seconds + bySeconds });
+    }
+    return told.size === 0 ? peers : SeenPeers.of(peers).renew(told, []);
   }
 
   /** By how much the clock had been set when a handshake was made that came after the last look: before the step, or after it. */
@@ -56,4 +91,10 @@ export class HandshakeBook {
     const isPossible = age >= -toleranceSeconds && age <= sinceSeconds + toleranceSeconds;
     return isPossible ? look.timeSetMs : this.#last.timeSetMs;
   }
+}
+
+/** By how many seconds the clock has been set since it had been set by so much; 0: by none that is worth a word. */
+function setSeconds(look: LookTime, timeSetMs: number): number {
+  const seconds = Math.round((look.timeSetMs - timeSetMs) / 1_000);
+  return Math.abs(seconds) < toleranceSeconds ? 0 : seconds;
 }

@@ -16,10 +16,18 @@ interface Look {
 /** The start is at 1,000,000 s of a clock that nobody has set. */
 const start = 1_000_000;
 
-/** How old each handshake is told to be, at each look. */
-function ages(looks: readonly Look[]): readonly (readonly (number | "never")[])[] {
+/** How old each handshake is told to be, at each look; to a book that is told which peers changed or to one that is not. */
+function ages(
+  looks: readonly Look[],
+  { tells }: { tells: boolean },
+): readonly (readonly (number | "never")[])[] {
   const book = new HandshakeBook();
-  return looks.map(({ at, set = 0, wg }) => {
+  return looks.map(({ at, set = 0, wg }, index) => {
+    const before = looks[index - 1]?.wg;
+    const most = Math.max(wg.length, before?.length ?? 0);
+    const changed = Array.from({ length: most }, (_, peer) => peer)
+      .filter((peer) => wg[peer] !== before?.[peer])
+      .map((peer) => publicKeyOf(peer + 1));
     const peers = wg.map((seconds, index): [ReturnType<typeof publicKeyOf>, SeenPeer] => [
       publicKeyOf(index + 1),
       {
@@ -31,7 +39,8 @@ function ages(looks: readonly Look[]): readonly (readonly (number | "never")[])[
       },
     ]);
     const wallSeconds = start + at + set;
-    const told = book.tell(new Map(peers), { nowMs: at * 1_000, wallSeconds, timeSetMs: set * 1_000 });
+    const look = { nowMs: at * 1_000, wallSeconds, timeSetMs: set * 1_000 };
+    const told = book.tell(new Map(peers), look, tells && before !== undefined ? changed : undefined);
     return [...told.values()].map(({ latestHandshakeSeconds: seconds }) =>
       seconds === 0 ? "never" : wallSeconds - seconds,
     );
@@ -115,7 +124,8 @@ test.each<{ name: string; looks: readonly Look[]; want: readonly (readonly (numb
     want: [[10], [], [day + 30]],
   },
 ])("HandshakeBook tells the right age $name", ({ looks, want }) => {
-  expect(ages(looks)).toEqual(want);
+  expect(ages(looks, { tells: false })).toEqual(want);
+  expect(ages(looks, { tells: true })).toEqual(want);
 });
 
 test("HandshakeBook gives the same map back while nobody sets the clock, and when it is only adjusted", () => {
