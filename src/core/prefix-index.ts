@@ -5,7 +5,7 @@
  * a question still costs as many steps as a prefix has bits. Prefixes of one owner may overlap each other, and any
  * number of owners may hold one prefix (nodes behind one external address).
  */
-import { type Bits, commonBits, isSet } from "./bits.ts";
+import { commonBits, isSet } from "./bits.ts";
 import type { NodeId } from "./node.ts";
 import type { Family, Prefix } from "./prefix.ts";
 
@@ -13,11 +13,6 @@ import type { Family, Prefix } from "./prefix.ts";
 export interface Holding {
   readonly owner: NodeId;
   readonly prefix: Prefix;
-}
-
-/** The first bits of an address: a prefix, or where two of them part. */
-interface Start extends Bits {
-  readonly length: number;
 }
 
 /** Who has the same thing: nearly always one node, which needs no set. Undefined: nobody. */
@@ -47,9 +42,11 @@ export function collectOwners(owners: Owners, into: Set<NodeId>): void {
 }
 
 interface Branch {
-  bits: Start;
-  /** Undefined where two longer prefixes part and nobody holds it. */
-  prefix: Prefix | undefined;
+  /** One that begins as all below do: the one that is held here, while somebody holds one here. */
+  prefix: Prefix;
+  /** So many of its bits all below have alike. */
+  length: number;
+  /** Undefined where two longer prefixes part and nobody holds this one. */
   owners: Owners;
   low: Branch | undefined;
   high: Branch | undefined;
@@ -69,22 +66,16 @@ export class PrefixIndex {
     let branch = this.#roots.get(family);
     const put = (child: Branch): void => {
       if (parent === undefined) this.#roots.set(family, child);
-      else if (isSet(prefix, parent.bits.length)) parent.high = child;
+      else if (isSet(prefix, parent.length)) parent.high = child;
       else parent.low = child;
     };
     while (branch !== undefined) {
-      const common = commonLength(branch.bits, prefix);
-      if (common < branch.bits.length) {
+      const common = commonLength(branch, prefix);
+      if (common < branch.length) {
         // They part here, or the branch is inside the prefix.
         const isAround = common === prefix.length;
-        const parting: Branch = {
-          bits: isAround ? prefix : { a: prefix.a, b: prefix.b, c: prefix.c, d: prefix.d, length: common },
-          prefix: undefined,
-          owners: undefined,
-          low: undefined,
-          high: undefined,
-        };
-        if (isSet(branch.bits, common)) parting.high = branch;
+        const parting = leaf(prefix, common, undefined);
+        if (isSet(branch.prefix, common)) parting.high = branch;
         else parting.low = branch;
         put(parting);
         branch = parting;
@@ -97,7 +88,7 @@ export class PrefixIndex {
       if (common === prefix.length) {
         meets ||= branch.low !== undefined || branch.high !== undefined;
         meets ||= branch.owners !== undefined && branch.owners !== owner;
-        branch.prefix ??= prefix;
+        if (branch.owners === undefined) branch.prefix = prefix;
         branch.owners = withOwner(branch.owners, owner);
         return meets;
       }
@@ -105,14 +96,14 @@ export class PrefixIndex {
       parent = branch;
       branch = isSet(prefix, common) ? branch.high : branch.low;
     }
-    put({ bits: prefix, prefix, owners: owner, low: undefined, high: undefined });
+    put(leaf(prefix, prefix.length, owner));
     return meets;
   }
 
   /** Giving up what is not held changes nothing. */
   delete(holding: Holding): void {
     const { family } = holding.prefix;
-    const root = withoutHolding(this.#roots.get(family), holding, holding.prefix);
+    const root = withoutHolding(this.#roots.get(family), holding);
     if (root === undefined) this.#roots.delete(family);
     else this.#roots.set(family, root);
   }
@@ -140,8 +131,8 @@ export class PrefixIndex {
    * before the others, then the prefix itself, then those inside it in their order.
    */
   visitOwners(prefix: Prefix, visit: (owners: Owners, isInside: boolean) => void): void {
-    this.#visit(prefix, ({ owners, bits }) => {
-      if (owners !== undefined) visit(owners, bits.length > prefix.length);
+    this.#visit(prefix, ({ owners, length }) => {
+      if (owners !== undefined) visit(owners, length > prefix.length);
       return true;
     });
   }
@@ -150,16 +141,21 @@ export class PrefixIndex {
   #visit(prefix: Prefix, visit: (branch: Branch) => boolean): void {
     let branch = this.#roots.get(prefix.family);
     while (branch !== undefined) {
-      const common = commonLength(branch.bits, prefix);
-      if (common < branch.bits.length && common < prefix.length) return;
-      if (branch.bits.length >= prefix.length) {
+      const common = commonLength(branch, prefix);
+      if (common < branch.length && common < prefix.length) return;
+      if (branch.length >= prefix.length) {
         visitBelow(branch, visit);
         return;
       }
       if (!visit(branch)) return;
-      branch = isSet(prefix, branch.bits.length) ? branch.high : branch.low;
+      branch = isSet(prefix, branch.length) ? branch.high : branch.low;
     }
   }
+}
+
+/** A branch with none below. All are made here, so that all take the same room. */
+function leaf(prefix: Prefix, length: number, owners: Owners): Branch {
+  return { prefix, length, owners, low: undefined, high: undefined };
 }
 
 function visitBelow(branch: Branch | undefined, visit: (branch: Branch) => boolean): boolean {
@@ -169,21 +165,21 @@ function visitBelow(branch: Branch | undefined, visit: (branch: Branch) => boole
 
 function otherHolding({ owners, prefix }: Branch, self: NodeId): Holding | undefined {
   const owner = typeof owners === "string" ? owners : owners?.values().find((each: NodeId) => each !== self);
-  return owner === undefined || owner === self || prefix === undefined ? undefined : { owner, prefix };
+  return owner === undefined || owner === self ? undefined : { owner, prefix };
 }
 
-function withoutHolding(branch: Branch | undefined, holding: Holding, bits: Start): Branch | undefined {
-  if (branch === undefined || commonLength(branch.bits, bits) < branch.bits.length) return branch;
-  if (branch.bits.length === bits.length) branch.owners = withoutOwner(branch.owners, holding.owner);
-  else if (isSet(bits, branch.bits.length)) branch.high = withoutHolding(branch.high, holding, bits);
-  else branch.low = withoutHolding(branch.low, holding, bits);
+function withoutHolding(branch: Branch | undefined, holding: Holding): Branch | undefined {
+  const { owner, prefix } = holding;
+  if (branch === undefined || commonLength(branch, prefix) < branch.length) return branch;
+  if (branch.length === prefix.length) branch.owners = withoutOwner(branch.owners, owner);
+  else if (isSet(prefix, branch.length)) branch.high = withoutHolding(branch.high, holding);
+  else branch.low = withoutHolding(branch.low, holding);
   if (branch.owners !== undefined) return branch;
-  branch.prefix = undefined;
   if (branch.low === undefined) return branch.high;
   return branch.high === undefined ? branch.low : branch;
 }
 
 /** Leading bits that both have and agree in. */
-function commonLength(x: Start, y: Start): number {
-  return Math.min(commonBits(x, y), x.length, y.length);
+function commonLength(branch: Branch, prefix: Prefix): number {
+  return Math.min(commonBits(branch.prefix, prefix), branch.length, prefix.length);
 }
