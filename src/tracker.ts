@@ -12,6 +12,7 @@ import type { PublicKey } from "./core/key.ts";
 import { LiveMesh } from "./core/live-mesh.ts";
 import { findPeer, type Mesh } from "./core/mesh.ts";
 import {
+  findNode,
   foldEvent,
   foldStreamOpened,
   initialNodeSet,
@@ -71,10 +72,8 @@ export class Tracker {
   #selfStatus: Uint8Array | undefined;
 
   readonly #live: LiveMesh;
-  /** Nodes that may be otherwise than they were judged. */
+  /** Nodes that are other objects than those that were judged, or gone. */
   readonly #touched = new Set<NodeId>();
-  /** Every node as it was judged, by the rules of then. */
-  readonly #judged = new Map<NodeId, Node>();
   #judgedBy: ClaimRules | undefined;
   #lastProblems:
     | {
@@ -245,18 +244,11 @@ export class Tracker {
     this.#judgedBy = rules;
     if (!isByRules) {
       for (const { id } of knownNodes(this.#nodes)) this.#touched.add(id);
-      this.#judged.clear();
     }
-    const { self, current, carried } = this.#nodes;
     for (const id of this.#touched) {
-      const node = id === self ? undefined : (current.get(id) ?? carried.get(id));
-      if (node === undefined) {
-        this.#judged.delete(id);
-        this.#live.delete(id);
-      } else if (this.#judged.get(id) !== node) {
-        this.#judged.set(id, node);
-        this.#live.set(judgeNode(node, rules, isByRules ? this.#live.claimOf(id) : undefined));
-      }
+      const node = id === this.#nodes.self ? undefined : findNode(this.#nodes, id);
+      if (node === undefined) this.#live.delete(id);
+      else this.#live.set(judgeNode(node, rules, isByRules ? this.#live.claimOf(id) : undefined));
     }
     this.#touched.clear();
   }
@@ -287,10 +279,19 @@ export class Tracker {
     this.#eventProblems = eventProblems;
     const before = this.#nodes;
     this.#nodes = foldEvent(before, event, { nowMs, peers: peersOf(this.#mesh) });
-    for (const node of event.nodes) this.#touch(node.id, node);
-    for (const id of event.tombstones) this.#touch(id, undefined);
+    const { current, carried } = this.#nodes;
+    for (const node of event.nodes) {
+      this.#noteMember(node.id, node);
+      if (findNode(before, node.id) !== current.get(node.id)) this.#touched.add(node.id);
+    }
+    for (const id of event.tombstones) {
+      this.#noteMember(id, undefined);
+      this.#touched.add(id);
+    }
     // A picture that is believed lets go of all that it lacks.
-    if (this.#nodes.carried.size === 0) for (const id of before.carried.keys()) this.#touched.add(id);
+    if (carried.size === 0) {
+      for (const id of before.carried.keys()) if (!current.has(id)) this.#touched.add(id);
+    }
     if (this.#nodes.picture !== "partial") this.#fullMs ??= nowMs;
     if (this.#nodes.picture === "believed") {
       this.#complete = true;
@@ -298,8 +299,7 @@ export class Tracker {
     }
   }
 
-  #touch(id: NodeId, node: Node | undefined): void {
-    this.#touched.add(id);
+  #noteMember(id: NodeId, node: Node | undefined): void {
     if (node?.consensusMember === true) this.#members.set(id, node);
     else if (!this.#members.delete(id)) return;
     this.#membersChanged = true;

@@ -43,6 +43,9 @@ export interface Claim {
   readonly problemCount: number;
 }
 
+/** One list for all nodes that have nothing of a kind. */
+const none: readonly never[] = [];
+
 /** Problems kept of one node (C4.4). */
 export const maxProblemsOfNode = 16;
 
@@ -61,7 +64,7 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
   const nodeId = node.id;
   // Not on the mesh (yet): such a node may lack anything without being wrong.
   if (node.publicKey === "" && node.prefixCount === 0) {
-    return { nodeId, prefixes: [], problems: [], problemCount: 0 };
+    return { nodeId, prefixes: none, problems: none, problemCount: 0 };
   }
   const problems: Problem[] = [];
   let problemCount = 0;
@@ -107,7 +110,14 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
   const prefixes = sortedOnce(accepted);
   // Of nearly every node, without the copies that leave out what it has not.
   if (typeof publicKey === "string" && !("kind" in address)) {
-    return { nodeId, publicKey, address, prefixes, problems, problemCount };
+    return {
+      nodeId,
+      publicKey,
+      address,
+      prefixes,
+      problems: problemCount === 0 ? none : problems,
+      problemCount,
+    };
   }
   return {
     nodeId,

@@ -111,6 +111,11 @@ export function knownNodes(set: NodeSet): readonly Node[] {
   return [...set.carried.values(), ...set.current.values()].filter((node) => node.id !== set.self);
 }
 
+/** The node as it is known, carried or current. */
+export function findNode({ current, carried }: NodeSet, id: NodeId): Node | undefined {
+  return current.get(id) ?? carried.get(id);
+}
+
 /** This node itself as the current stream shows it. */
 export function selfNode(set: NodeSet): Node | undefined {
   return set.current.get(set.self);
