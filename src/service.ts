@@ -25,7 +25,7 @@ import { createHost, type LinuxHost } from "./host/host.ts";
 import { ensureKeyFile, keyFileName, readKeyFile } from "./host/key-file.ts";
 import { acquireLocks, type Locks } from "./host/lock.ts";
 import { MeshFile, type LastMesh } from "./host/mesh-file.ts";
-import { adoptFormerFiles, AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
+import { adoptFormerFiles, findFormerFiles, AgentMemory, StateFile, readBootId } from "./host/state-file.ts";
 import { chooseImplementation, type Implementation } from "./host/wireguard-go.ts";
 import { Housekeeping } from "./housekeeping.ts";
 import { silentLogger, type RedactingLogger } from "./log.ts";
@@ -242,9 +242,11 @@ export class Service {
     const found = await readKeyFile(join(this.#options.dataDirectory, keyFileName));
     const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
     for (const form of secretForms(key)) this.#log.redact(form);
-    const file = new MeshFile(this.#path("conf"));
+    // A run would give these files its own name first.
+    const former = await findFormerFiles(this.#options.dataDirectory, this.#interfaceName);
+    const file = new MeshFile(this.#path("conf", former));
     const last = await file.read(key.publicKey, { closeToOthers: false });
-    const memory = await this.#remember({ write: false });
+    const memory = await this.#remember({ write: false, former });
     const ourKeys = new Set([key.publicKey]);
     learnKeyOf(last, ourKeys);
     const host = this.#createHost(run, ourKeys, memory);
@@ -455,8 +457,14 @@ export class Service {
   }
 
   /** What earlier runs have left to remember; the Curators among it are tried from here on. */
-  async #remember({ write }: { readonly write: boolean }): Promise<AgentMemory> {
-    const file = new StateFile(this.#path("state"), await readBootId());
+  async #remember({
+    write,
+    former,
+  }: {
+    readonly write: boolean;
+    readonly former?: string | undefined;
+  }): Promise<AgentMemory> {
+    const file = new StateFile(this.#path("state", former), await readBootId());
     const state = await file.read(this.#log, { closeToOthers: write });
     this.#options.curator.learn(
       state.learnedCurators.flatMap((each) => rememberedCurator(each, this.#clusterNets) ?? []),
@@ -564,8 +572,8 @@ export class Service {
     return { self: this.#self, publicKey, clusterNets: this.#clusterNets };
   }
 
-  #path(ending: "conf" | "state"): string {
-    return join(this.#options.dataDirectory, `${this.#interfaceName}.${ending}`);
+  #path(ending: "conf" | "state", interfaceName = this.#interfaceName): string {
+    return join(this.#options.dataDirectory, `${interfaceName}.${ending}`);
   }
 
   /** The kernel's hints are for all who look at the host. */

@@ -171,14 +171,18 @@ export class LinuxHost implements Host {
 
   async plan(wanted: WantedHost): Promise<ApplyResult> {
     try {
-      const seen = await this.#read(
-        this.#options.run,
+      const { run } = this.#options;
+      const former = await this.#planFormerInterface(wanted, run);
+      const found = await this.#read(
+        run,
         wanted.interfaceName,
         this.#knownNetworks(wanted.clusterNets),
         wanted.publicKey,
       );
-      const { steps, problems } = planHost(wanted, seen, this.#remembered(wanted));
-      return { complete: steps.length === 0, done: steps, problems, seen };
+      const seen = former === undefined ? found : withoutLink(found, former.name);
+      const plan = planHost(wanted, seen, this.#remembered(wanted));
+      const steps = [...(former?.steps ?? []), ...plan.steps];
+      return { complete: steps.length === 0, done: steps, problems: plan.problems, seen };
     } catch (error) {
       return unreadable(error);
     }
@@ -570,25 +574,13 @@ export class LinuxHost implements Host {
     written: Promise<boolean> | undefined,
   ): Promise<Problem[]> {
     const { memory } = this.#options;
-    const name = memory.get().interfaceName;
-    if (name === undefined || name === wanted.interfaceName) return [];
+    if (this.#formerName(wanted) === undefined) return [];
     await written;
     try {
-      const { readUnixSockets } = this.#options;
       const turn = this.#begin(signal);
-      const ownership = this.#ownership(wanted);
-      const seen = await readHost({
-        run: turn.run,
-        interfaceName: name,
-        networks: this.#knownNetworks(wanted.clusterNets),
-        ourKeys: ownership.ourKeys,
-        ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
-      });
-      // A foreign interface of that name is nobody's business any more, nor is one that got our new name meanwhile.
-      if (seen.interface?.name === name) {
-        const link = { interfaceName: name, clusterNets: [], publicKey: wanted.publicKey };
-        const nothingElse = { ...ownership, addedLoopback: new Set<string>(), formerClusterNets: [] };
-        const { steps } = planDown(link, seen, nothingElse);
+      const former = await this.#planFormerInterface(wanted, turn.run);
+      if (former !== undefined) {
+        const { steps, seen } = former;
         const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen, turn);
         this.#model = undefined;
         if (applied.left.length > 0) return [...applied.problems];
@@ -598,6 +590,37 @@ export class LinuxHost implements Host {
     } catch (error) {
       return [...unreadable(error).problems];
     }
+  }
+
+  #formerName({ interfaceName }: WantedHost): string | undefined {
+    const name = this.#options.memory.get().interfaceName;
+    return name === interfaceName ? undefined : name;
+  }
+
+  /** The steps that take the interface of an earlier run away; undefined: there is none that is ours. */
+  async #planFormerInterface(
+    wanted: WantedHost,
+    run: RunCommand,
+  ): Promise<
+    { readonly name: string; readonly steps: readonly Step[]; readonly seen: SeenHost } | undefined
+  > {
+    const name = this.#formerName(wanted);
+    if (name === undefined) return undefined;
+    const { readUnixSockets } = this.#options;
+    const ownership = this.#ownership(wanted);
+    const seen = await readHost({
+      run,
+      interfaceName: name,
+      networks: this.#knownNetworks(wanted.clusterNets),
+      ourKeys: ownership.ourKeys,
+      ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
+    });
+    // A foreign interface of that name is nobody's business any more, nor is one that got our new name meanwhile.
+    if (seen.interface?.name !== name) return undefined;
+    const link = { interfaceName: name, clusterNets: [], publicKey: wanted.publicKey };
+    const nothingElse = { ...ownership, addedLoopback: new Set<string>(), formerClusterNets: [] };
+    const { steps } = planDown(link, seen, nothingElse);
+    return steps.length === 0 ? undefined : { name, steps, seen };
   }
 
   async #rememberLoopback(address: Address, ours: boolean): Promise<void> {
@@ -696,6 +719,12 @@ function prepare(seen: SeenHost): SeenHost {
   const link = seen.interface;
   if (link === undefined) return seen;
   return { ...seen, interface: { ...link, peers: SeenPeers.of(link.peers).prepare() } };
+}
+
+/** As it is seen once the link of this name is gone. */
+function withoutLink({ interface: link, ...seen }: SeenHost, name: string): SeenHost {
+  const routes = seen.routes.filter(({ device }) => device !== name);
+  return { ...seen, routes, ...(link === undefined || link.name === name ? {} : { interface: link }) };
 }
 
 function textsOf(networks: readonly Prefix[]): string {

@@ -18,7 +18,7 @@ import {
   type Prefix,
 } from "../core/prefix.ts";
 import { quote, quotePath } from "../core/problem.ts";
-import { ClusternetError, messageOf, systemReason } from "../errors.ts";
+import { ClusternetError, isSystemError, messageOf, systemReason } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { KeptFile, type LookOptions } from "./files.ts";
 
@@ -90,11 +90,7 @@ export async function adoptFormerFiles(
 ): Promise<string | undefined> {
   try {
     const names = new Set(await readdir(directory));
-    if (names.has(`${interfaceName}.state`)) return undefined;
-    const former = [...names]
-      .flatMap((name) => /^([^.].*)\.state$/.exec(name)?.[1] ?? [])
-      .toSorted()
-      .at(-1);
+    const former = formerOf(names, interfaceName);
     if (former === undefined) return undefined;
     for (const ending of endings) {
       const [from, to] = [`${former}.${ending}`, `${interfaceName}.${ending}`];
@@ -102,11 +98,33 @@ export async function adoptFormerFiles(
     }
     return former;
   } catch (error) {
-    throw new ClusternetError(
-      `Cannot find what runs under another interface name left in ${quotePath(directory)}: ${systemReason(error)}`,
-      { cause: error },
-    );
+    throw unfound(directory, error);
   }
+}
+
+/** The name that `adoptFormerFiles` would return, changing nothing. Throws ClusternetError. */
+export async function findFormerFiles(directory: string, interfaceName: string): Promise<string | undefined> {
+  try {
+    return formerOf(new Set(await readdir(directory)), interfaceName);
+  } catch (error) {
+    if (isSystemError(error, "ENOENT")) return undefined;
+    throw unfound(directory, error);
+  }
+}
+
+function formerOf(names: ReadonlySet<string>, interfaceName: string): string | undefined {
+  if (names.has(`${interfaceName}.state`)) return undefined;
+  return [...names]
+    .flatMap((name) => /^([^.].*)\.state$/.exec(name)?.[1] ?? [])
+    .toSorted()
+    .at(-1);
+}
+
+function unfound(directory: string, error: unknown): ClusternetError {
+  return new ClusternetError(
+    `Cannot find what runs under another interface name left in ${quotePath(directory)}: ${systemReason(error)}`,
+    { cause: error },
+  );
 }
 
 /** The state file of one interface, in this boot. Knows what it last read or wrote, so that nothing is written twice. */

@@ -272,6 +272,13 @@ describe("apply()", () => {
       memory.current = { ...memory.current, interfaceName: "mesh0" };
       fake.addLink("mesh0", "wireguard", { publicKey: publicKeyOf(ownKey), group: 9 });
       fake.addLink("other", "wireguard", { publicKey: publicKeyOf(9), group: 9 });
+      const before = fake.show();
+      const planned = await host.plan(two);
+      expect(planned.done.map((step) => renderStep(step).split("\n")[0])).toEqual([
+        "ip link delete dev mesh0",
+        ...expectedSteps,
+      ]);
+      expect(fake.show()).toBe(before);
       await host.apply({ ...two, clusterNets: [...two.clusterNets, parsePrefix("10.64.0.0/16")] });
       expect([...fake.links.keys()]).toEqual(["other", "clusternet"]);
       await restarted().apply(two);

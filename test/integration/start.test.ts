@@ -678,6 +678,23 @@ describe("--once", () => {
     ]);
     const secret = (await readFile(join(place.data, "private.key"), "utf8")).trim();
     expect(beside.stdout + beside.stderr).not.toContain(secret.slice(0, 20));
+    // With another interface the former one would be taken away first, which holds the port and the routes.
+    const files = readdirSync(place.data).toSorted();
+    const renamed = await place.run({ interfaceName: "cn2", flags: ["--once", "--dry-run"] });
+    expect([renamed.code, renamed.stdout.replace(/^[^]*# Commands\n/, "").split("\n")]).toEqual([
+      0,
+      [
+        "ip link delete dev clusternet",
+        "wireguard-go cn2",
+        "ip link set dev cn2 group 9 mtu 1420",
+        `wg syncconf cn2 ${join(place.data, "cn2.conf")}`,
+        "ip link set dev cn2 up",
+        "ip -4 route add 10.192.0.0/11 dev cn2 proto 129 src 10.192.1.1",
+        "ip -6 route add fd10:c1::/32 dev cn2 proto 129",
+        "",
+      ],
+    ]);
+    expect(readdirSync(place.data).toSorted()).toEqual(files);
     expect(await snapshot(place.machine)).toEqual(during);
     await curator.call.remove("b");
   });
