@@ -39,6 +39,8 @@ export interface HostPlan {
   readonly steps: readonly Step[];
   /** `interface-foreign`, `route-foreign`: what is left alone. */
   readonly problems: readonly Problem[];
+  /** What is seen once all steps are done. */
+  readonly after: SeenHost;
 }
 
 /** The steps from what is seen to what is wanted. The same three arguments give the same steps. */
@@ -70,7 +72,7 @@ export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembe
     // The guard first: without its route it would take the packets of a wider network that is wanted now.
     for (const step of removals(draft.seen, network)) draft.take(step);
   }
-  return { steps: draft.steps, problems };
+  return { steps: draft.steps, problems, after: draft.seen };
 }
 
 /** What `down` takes away. */
@@ -109,7 +111,7 @@ export function planDown(
     if (isRoutedElsewhere(draft.seen, network, wanted.interfaceName)) continue;
     for (const step of removals(draft.seen, network).toReversed()) draft.take(step);
   }
-  return { steps: draft.steps, problems };
+  return { steps: draft.steps, problems, after: draft.seen };
 }
 
 /** Steps so far, and what will be seen once they are done. */

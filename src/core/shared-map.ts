@@ -2,8 +2,9 @@
  * A map that never changes, and of which a changed copy is cheap however large it is.
  *
  * A plain map that is shared by all copies lies under the few entries in which this one differs. A copy copies those
- * few; when they are more than about the square root of all, both layers become one again. So a change costs some
- * hundred steps at 10,000 entries and whoever holds the map of before still has it.
+ * few; when as many have been copied as the plain map has, both layers become one again. So a change costs some
+ * hundred steps at 10,000 entries, and a thousand at once hardly more than each of them, and whoever holds the map of
+ * before still has it.
  */
 
 const gone = Symbol("gone");
@@ -13,6 +14,8 @@ interface Layers<K, V> {
   readonly base: ReadonlyMap<K, V>;
   readonly changes: ReadonlyMap<K, Change<V>>;
   readonly size: number;
+  /** Entries that were copied from one map of changes to the next since the layers were one. */
+  readonly copied: number;
 }
 
 /** Entries come in the order of the base; keys that it lacks come last. */
@@ -27,7 +30,7 @@ export class SharedMap<K, V> implements ReadonlyMap<K, V> {
   static of<K, V>(map: ReadonlyMap<K, V>): SharedMap<K, V> {
     return map instanceof SharedMap
       ? (map as SharedMap<K, V>)
-      : new SharedMap({ base: map, changes: new Map(), size: map.size });
+      : new SharedMap({ base: map, changes: new Map(), size: map.size, copied: 0 });
   }
 
   get size(): number {
@@ -125,15 +128,15 @@ export class MapDraft<K, V> {
     const changes = this.#changes;
     if (changes === undefined) return this.#make(this.#before);
     const size = this.#size;
-    // The floor spares small maps from being merged all the time.
-    if (changes.size ** 2 <= base.size + 4_096) return this.#make({ base, changes, size });
-    if (size === 0) return this.#make({ base: new Map(), changes: new Map(), size });
+    const copied = this.#before.copied + this.#before.changes.size;
+    if (size === 0) return this.#make({ base: new Map(), changes: new Map(), size, copied: 0 });
+    if (copied <= base.size) return this.#make({ base, changes, size, copied });
     const merged = new Map(base);
     for (const [key, change] of changes) {
       if (change === gone) merged.delete(key);
       else merged.set(key, change);
     }
-    return this.#make({ base: merged, changes: new Map(), size });
+    return this.#make({ base: merged, changes: new Map(), size, copied: 0 });
   }
 
   #own(): Map<K, Change<V>> {

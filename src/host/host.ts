@@ -181,7 +181,7 @@ export class LinuxHost implements Host {
       );
       const seen = former === undefined ? found : withoutLink(found, former.name);
       const plan = planHost(wanted, seen, this.#remembered(wanted));
-      const steps = [...(former?.steps ?? []), ...plan.steps];
+      const steps = [...(former?.plan.steps ?? []), ...plan.steps];
       return { complete: steps.length === 0, done: steps, problems: plan.problems, seen };
     } catch (error) {
       return unreadable(error);
@@ -385,7 +385,7 @@ export class LinuxHost implements Host {
 
   /**
    * Carries the plan out and keeps the model in step; any failure drops it, and so does a hint since the turn began.
-   * `seen` is the host as it is then, unless steps are left.
+   * `seen` is the host as it is then.
    */
   async #carryOut(
     plan: HostPlan,
@@ -401,7 +401,6 @@ export class LinuxHost implements Host {
       log.info("Creating the interface", { interface: interfaceName, implementation: this.#implementation });
     }
     this.#plusAllowedIps ??= knowsPlusAllowedIps(await run(["wg", "--version"]));
-    let after = seen;
     const options: ApplyOptions = {
       run,
       context: {
@@ -415,16 +414,16 @@ export class LinuxHost implements Host {
       nodeIdOf: (publicKey) => wanted.peers.find((peer) => peer.publicKey === publicKey)?.nodeId,
       checkFiles: (step) => this.#checkFiles(step, wanted),
       rememberLoopback: (address, ours) => this.#rememberLoopback(address, ours),
-      onDone: (step) => {
-        after = foldStep(after, step, wanted);
-        log.debug("Applied a step", { step: step.kind });
-      },
+      onDone: (step) => log.debug("Applied a step", { step: step.kind }),
       ...(signal === undefined ? {} : { signal }),
     };
     const applied = await applySteps(steps, options);
     this.#model = undefined;
-    if (applied.left.length === 0) this.#keep(after, this.#knownNetworks(wanted.clusterNets), generation);
-    return { ...applied, seen: after };
+    if (applied.left.length > 0) {
+      return { ...applied, seen: applied.done.reduce((now, step) => foldStep(now, step, wanted), seen) };
+    }
+    this.#keep(plan.after, this.#knownNetworks(wanted.clusterNets), generation);
+    return { ...applied, seen: plan.after };
   }
 
   /** Reads the host again and says what did not hold: a port that wireguard-go could not take shows only so. */
@@ -580,8 +579,7 @@ export class LinuxHost implements Host {
       const turn = this.#begin(signal);
       const former = await this.#planFormerInterface(wanted, turn.run);
       if (former !== undefined) {
-        const { steps, seen } = former;
-        const applied = await this.#carryOut({ steps, problems: [] }, wanted, seen, turn);
+        const applied = await this.#carryOut(former.plan, wanted, former.seen, turn);
         this.#model = undefined;
         if (applied.left.length > 0) return [...applied.problems];
       }
@@ -601,9 +599,7 @@ export class LinuxHost implements Host {
   async #planFormerInterface(
     wanted: WantedHost,
     run: RunCommand,
-  ): Promise<
-    { readonly name: string; readonly steps: readonly Step[]; readonly seen: SeenHost } | undefined
-  > {
+  ): Promise<{ readonly name: string; readonly plan: HostPlan; readonly seen: SeenHost } | undefined> {
     const name = this.#formerName(wanted);
     if (name === undefined) return undefined;
     const { readUnixSockets } = this.#options;
@@ -619,8 +615,8 @@ export class LinuxHost implements Host {
     if (seen.interface?.name !== name) return undefined;
     const link = { interfaceName: name, clusterNets: [], publicKey: wanted.publicKey };
     const nothingElse = { ...ownership, addedLoopback: new Set<string>(), formerClusterNets: [] };
-    const { steps } = planDown(link, seen, nothingElse);
-    return steps.length === 0 ? undefined : { name, steps, seen };
+    const plan = planDown(link, seen, nothingElse);
+    return plan.steps.length === 0 ? undefined : { name, plan, seen };
   }
 
   async #rememberLoopback(address: Address, ours: boolean): Promise<void> {

@@ -49,8 +49,7 @@ const emptyHost: SeenHost = {
 
 /** The host as it is once everything wanted was done. */
 function doneHost(wanted: WantedHost): SeenHost {
-  const { steps } = planHost(wanted, emptyHost, remembered());
-  return steps.reduce((seen, step) => foldStep(seen, step, wanted), emptyHost);
+  return planHost(wanted, emptyHost, remembered()).after;
 }
 
 function withLink(seen: SeenHost, change: Partial<SeenInterface>): SeenHost {
@@ -404,8 +403,7 @@ describe("planHost() of a host that differs", () => {
   ])("$name", ({ seen, wanted = three, memory = {}, want }) => {
     expect(commands(wanted, seen, remembered(memory))).toEqual(want);
     // A plan that was carried out leaves nothing to do.
-    const plan = planHost(wanted, seen, remembered(memory));
-    const after = plan.steps.reduce((state, step) => foldStep(state, step, wanted), seen);
+    const { after } = planHost(wanted, seen, remembered(memory));
     expect(commands(wanted, after, remembered(memory))).toEqual([]);
   });
 
@@ -711,7 +709,7 @@ test("planHost() with what the interface holds plans what it plans with a look a
         const whole = planHost(wanted, seen, memory);
         const quick = planHost(wanted, seen, held === undefined ? memory : { ...memory, held });
         expect(quick.steps.map(sortedRemovals)).toEqual(whole.steps.map(sortedRemovals));
-        seen = quick.steps.reduce((state, step) => foldStep(state, step, wanted), seen);
+        seen = quick.after;
         held = wanted;
         former.clear();
         for (const { publicKey } of wanted.peers) former.add(publicKey);
