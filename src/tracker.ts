@@ -13,6 +13,7 @@ import { LiveMesh } from "./core/live-mesh.ts";
 import { findPeer, type Mesh } from "./core/mesh.ts";
 import {
   findNode,
+  foldBelieved,
   foldEvent,
   foldStreamOpened,
   initialNodeSet,
@@ -34,6 +35,8 @@ export const settleMs = 10_000;
 export const absentMs = 10_000;
 /** Problems of decoding that are kept of one node, and of all that name none. */
 const maxEventProblems = 16;
+/** So many events wait to be folded together. */
+const maxWaiting = 1_000;
 
 export interface TrackerSettings {
   readonly self: NodeId;
@@ -58,7 +61,10 @@ export interface TrackedMesh {
 }
 
 export class Tracker {
-  #nodes: NodeSet;
+  /** Without the events that wait. Their stream and its picture are what they will be then. */
+  #folded: NodeSet;
+  /** Events of a picture that is believed: a burst of them is folded at once. */
+  #waiting: DecodedEvent[] = [];
   #replacement: { readonly stream: number; readonly events: DecodedEvent[] } | undefined;
   #complete: boolean;
   #believed = false;
@@ -93,7 +99,7 @@ export class Tracker {
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
 
   constructor(settings: TrackerSettings) {
-    this.#nodes = initialNodeSet(settings.self, settings.fromFile);
+    this.#folded = initialNodeSet(settings.self, settings.fromFile);
     this.#complete = settings.complete;
     // What the file holds was settled when it was written: everybody in it keeps what is his. (Its keys were
     // parsed when it was read.)
@@ -106,17 +112,17 @@ export class Tracker {
 
   /** "none" until a stream was opened. */
   get picture(): Picture | "none" {
-    return this.#nodes.stream === 0 ? "none" : this.#nodes.picture;
+    return this.#folded.stream === 0 ? "none" : this.#folded.picture;
   }
 
   /** Number of the stream that decides; 0 before the first. */
   get stream(): number {
-    return this.#nodes.stream;
+    return this.#folded.stream;
   }
 
   /** Every node that is known is in the mesh: a full picture came, or a Curator without one has been heard out. */
   get heardOut(): boolean {
-    return this.#settled || (this.#nodes.stream !== 0 && this.#nodes.picture !== "partial");
+    return this.#settled || (this.#folded.stream !== 0 && this.#folded.picture !== "partial");
   }
 
   /** This node as the current stream shows it. */
@@ -168,20 +174,20 @@ export class Tracker {
 
   /** The first picture that is held, if one is (C4.8). */
   get heldSinceMs(): number | undefined {
-    return this.#nodes.picture === "shrunk" ? this.#nodes.hold?.sinceMs : undefined;
+    return this.#folded.picture === "shrunk" ? this.#folded.hold?.sinceMs : undefined;
   }
 
   fold(event: StreamEvent, nowMs: number): void {
     switch (event.kind) {
       case "opened":
-        if (event.replaces !== undefined && event.replaces === this.#nodes.stream) {
+        if (event.replaces !== undefined && event.replaces === this.#folded.stream) {
           this.#replacement = { stream: event.stream, events: [] };
         } else {
           this.#open(event.stream);
         }
         return;
       case "event":
-        if (event.stream === this.#nodes.stream) {
+        if (event.stream === this.#folded.stream) {
           this.#take(event.event, nowMs);
         } else if (event.stream === this.#replacement?.stream) {
           this.#replacement.events.push(event.event);
@@ -191,7 +197,8 @@ export class Tracker {
       case "closed":
         if (event.stream === this.#replacement?.stream) this.#replacement = undefined;
         // What the replacement has brought so far is the best there is now.
-        else if (event.stream === this.#nodes.stream && this.#replacement !== undefined) this.#replace(nowMs);
+        else if (event.stream === this.#folded.stream && this.#replacement !== undefined)
+          this.#replace(nowMs);
         return;
     }
   }
@@ -254,7 +261,7 @@ export class Tracker {
   }
 
   #open(stream: number): void {
-    this.#nodes = foldStreamOpened(this.#nodes, stream);
+    this.#folded = foldStreamOpened(this.#nodes, stream);
     this.#members.clear();
     this.#membersChanged = true;
     this.#replacement = undefined;
@@ -277,25 +284,49 @@ export class Tracker {
     const eventProblems = foldProblems(this.#eventProblems, event);
     if (eventProblems !== this.#eventProblems) this.#built = undefined;
     this.#eventProblems = eventProblems;
-    const before = this.#nodes;
-    this.#nodes = foldEvent(before, event, { nowMs, peers: peersOf(this.#mesh) });
-    const { current, carried } = this.#nodes;
-    for (const node of event.nodes) {
-      this.#noteMember(node.id, node);
-      if (findNode(before, node.id) !== current.get(node.id)) this.#touched.add(node.id);
+    for (const node of event.nodes) this.#noteMember(node.id, node);
+    for (const id of event.tombstones) this.#noteMember(id, undefined);
+    if (this.#folded.picture === "believed") {
+      this.#waiting.push(event);
+      // However long nobody asks, they must not cost more than what they say.
+      if (this.#waiting.length >= maxWaiting) this.#foldWaiting();
+      return;
     }
-    for (const id of event.tombstones) {
-      this.#noteMember(id, undefined);
-      this.#touched.add(id);
-    }
+    const before = this.#folded;
+    this.#folded = foldEvent(before, event, { nowMs, peers: peersOf(this.#mesh) });
+    this.#noteTouched(before, [event]);
     // A picture that is believed lets go of all that it lacks.
+    const { current, carried } = this.#folded;
     if (carried.size === 0) {
       for (const id of before.carried.keys()) if (!current.has(id)) this.#touched.add(id);
     }
-    if (this.#nodes.picture !== "partial") this.#fullMs ??= nowMs;
-    if (this.#nodes.picture === "believed") {
+    if (this.#folded.picture === "partial") return;
+    this.#fullMs ??= nowMs;
+    if (this.#folded.picture === "believed") {
       this.#complete = true;
       this.#believed = true;
+    }
+  }
+
+  /** All nodes that are known. */
+  get #nodes(): NodeSet {
+    this.#foldWaiting();
+    return this.#folded;
+  }
+
+  #foldWaiting(): void {
+    if (this.#waiting.length === 0) return;
+    const before = this.#folded;
+    this.#folded = foldBelieved(before, this.#waiting);
+    this.#noteTouched(before, this.#waiting);
+    this.#waiting = [];
+  }
+
+  #noteTouched(before: NodeSet, events: readonly DecodedEvent[]): void {
+    const { current } = this.#folded;
+    for (const { nodes, tombstones } of events) {
+      for (const { id } of nodes) if (findNode(before, id) !== current.get(id)) this.#touched.add(id);
+      for (const id of tombstones) this.#touched.add(id);
     }
   }
 

@@ -90,20 +90,31 @@ export interface FoldContext {
  * however long, until nothing known is absent from it any more.
  */
 export function foldEvent(set: NodeSet, event: NodeEvent, context: FoldContext): NodeSet {
+  return judgePicture(foldNodes(set, [event]), event.lastBacklogged, context);
+}
+
+/** As `foldEvent` of one after the other, for a picture that is believed, in which no event decides anything. */
+export function foldBelieved(set: NodeSet, events: readonly NodeEvent[]): NodeSet {
+  if (set.picture !== "believed") throw new Error(`a picture that is ${set.picture} is judged at each event`);
+  return foldNodes(set, events);
+}
+
+function foldNodes(set: NodeSet, events: readonly NodeEvent[]): NodeSet {
   const current = set.current.edit();
   const carried = set.carried.edit();
-  for (const node of event.nodes) {
-    const known = current.get(node.id) ?? carried.get(node.id);
-    carried.delete(node.id);
-    current.set(node.id, known !== undefined && sameNode(known, node) ? known : node);
-  }
-  for (const id of event.tombstones) {
-    current.delete(id);
-    carried.delete(id);
+  for (const { nodes, tombstones } of events) {
+    for (const node of nodes) {
+      const known = current.get(node.id) ?? carried.get(node.id);
+      carried.delete(node.id);
+      current.set(node.id, known !== undefined && sameNode(known, node) ? known : node);
+    }
+    for (const id of tombstones) {
+      current.delete(id);
+      carried.delete(id);
+    }
   }
   const folded = { current: current.finish(), carried: carried.finish() };
-  const isSame = folded.current === set.current && folded.carried === set.carried;
-  return judgePicture(isSame ? set : { ...set, ...folded }, event.lastBacklogged, context);
+  return folded.current === set.current && folded.carried === set.carried ? set : { ...set, ...folded };
 }
 
 /** All nodes that the mesh is made of, this node itself left out: carried and current. */

@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import * as fc from "fast-check";
 
 import {
+  foldBelieved,
   foldEvent,
   foldStreamOpened,
   holdMs,
@@ -393,6 +394,30 @@ describe("whatever comes in whatever order", () => {
     file: fc.uniqueArray(id.filter((name) => name !== "self")),
     peers: fc.uniqueArray(id.filter((name) => name !== "self")),
     moves: fc.array(move, { maxLength: 25 }),
+  });
+
+  test("events of a believed picture folded at once give what they give one after the other", () => {
+    const events = fc.array(
+      fc.record({
+        nodes: fc.array(fc.tuple(id, fc.integer({ min: 1, max: 2 }))),
+        tombstones: fc.array(id),
+      }),
+      { maxLength: 12 },
+    );
+    fc.assert(
+      fc.property(events, (changes) => {
+        const context = { nowMs: 0, peers: new Set<NodeId>() };
+        const believed = play("", ["open", "self b c !"]);
+        const singly: NodeEvent[] = changes.map(({ nodes, tombstones }) => ({
+          nodes: nodes.map(([name, version]) => node(`${name}${version}`)),
+          tombstones: tombstones as NodeId[],
+          lastBacklogged: false,
+        }));
+        const one = singly.reduce((set, each) => foldEvent(set, each, context), believed);
+        const all = foldBelieved(believed, singly);
+        expect({ ...all, current: new Map(all.current) }).toEqual({ ...one, current: new Map(one.current) });
+      }),
+    );
   });
 
   test("no node is lost without a tombstone or a believed picture, and a believed one is exactly the stream's", () => {
