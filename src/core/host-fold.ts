@@ -53,7 +53,10 @@ export function foldStep(seen: SeenHost, step: Step, wanted: WantedHost): SeenHo
         peers: SeenPeers.of(new Map()).fold(wholeMesh(wanted)),
       });
     case "set-peers":
-      return withLink(seen, { peers: SeenPeers.of(seen.interface?.peers ?? new Map()).fold(step.changes) });
+      // What leads to this host leads to all peers that are wanted.
+      return withLink(seen, {
+        peers: SeenPeers.of(seen.interface?.peers ?? new Map()).fold(step.changes, wanted.peers.length),
+      });
     case "add-loopback":
       return {
         ...seen,

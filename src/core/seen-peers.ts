@@ -1,12 +1,12 @@
 /**
  * The peers of an interface as they are seen, and as they will be after changes; itself it never changes.
  *
- * WireGuard gives a prefix to the last peer that is set with it, and whoever had it loses it without a word. So it is
- * known who has which prefix, and a change of one peer costs that peer, however many there are.
+ * WireGuard gives a prefix to the last peer that is set with it, and whoever had it loses it without a word. A change of
+ * one peer costs that peer, however many there are, unless there may be some that nobody wants.
  */
 import type { PeerChange, SeenPeer } from "./host-state.ts";
 import type { PublicKey } from "./key.ts";
-import { SharedMap } from "./shared-map.ts";
+import { SharedMap, type MapDraft } from "./shared-map.ts";
 
 const newPeer: SeenPeer = {
   allowedIps: [],
@@ -18,12 +18,9 @@ const newPeer: SeenPeer = {
 
 export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   readonly #peers: SharedMap<PublicKey, SeenPeer>;
-  /** Who has a prefix, by its text; made when it is first asked for. */
-  #owners: SharedMap<string, PublicKey> | undefined;
 
-  private constructor(peers: SharedMap<PublicKey, SeenPeer>, owners?: SharedMap<string, PublicKey>) {
+  private constructor(peers: SharedMap<PublicKey, SeenPeer>) {
     this.#peers = peers;
-    this.#owners = owners;
   }
 
   /** Takes the map over: nobody may change it from now on. */
@@ -31,62 +28,44 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
     return peers instanceof SeenPeers ? peers : new SeenPeers(SharedMap.of(peers));
   }
 
-  /** Notes who has which prefix, which takes as long as there are peers: so that no change has to wait for it. */
-  prepare(): this {
-    this.#ownersNow();
-    return this;
-  }
-
   /** The peers when these show as they are given, and those that are gone are not there. */
   renew(shown: ReadonlyMap<PublicKey, SeenPeer>, gone: Iterable<PublicKey>): SeenPeers {
     const peers = this.#peers.edit();
-    // Peers that have shaken hands or sent something keep their prefixes: who has which need not be looked at.
-    const moved = [...shown].filter(
-      ([publicKey, { allowedIps }]) => peers.get(publicKey)?.allowedIps !== allowedIps,
-    );
-    const owners = this.#ownersNow().edit();
-    const release = (publicKey: PublicKey): void => {
-      for (const text of peers.get(publicKey)?.allowedIps ?? []) {
-        if (owners.get(text) === publicKey) owners.delete(text);
-      }
-    };
-    for (const publicKey of gone) {
-      release(publicKey);
-      peers.delete(publicKey);
-    }
-    for (const [publicKey] of moved) release(publicKey);
+    for (const publicKey of gone) peers.delete(publicKey);
     for (const [publicKey, peer] of shown) peers.set(publicKey, peer);
-    for (const [publicKey, { allowedIps }] of moved) {
-      for (const text of allowedIps) owners.set(text, publicKey);
-    }
     const renewed = peers.finish();
-    return renewed === this.#peers ? this : new SeenPeers(renewed, owners.finish());
+    return renewed === this.#peers ? this : new SeenPeers(renewed);
   }
 
-  /** The peers after these changes, done in order. */
-  fold(changes: readonly PeerChange[]): SeenPeers {
+  /**
+   * The peers after these changes, done in order. When there are `allWanted` then, they are the wanted ones alone: then
+   * nobody but those in `changes` has what is given to one of them, and nobody else is looked at.
+   */
+  fold(changes: readonly PeerChange[], allWanted?: number): SeenPeers {
     const peers = this.#peers.edit();
-    const owners = this.#ownersNow().edit();
+    /** Who has what was given to somebody. */
+    const owners = new Map<string, PublicKey>();
+    let isGiven = false;
     for (const change of changes) {
-      const { publicKey } = change;
-      const before = peers.get(publicKey);
-      const kept = new Set(change.remove === true ? [] : (change.allowedIps ?? before?.allowedIps));
-      for (const text of before?.allowedIps ?? []) if (!kept.has(text)) owners.delete(text);
+      const { publicKey, allowedIps = [] } = change;
       if (change.remove === true) {
         peers.delete(publicKey);
         continue;
       }
-      peers.set(publicKey, foldPeer(before ?? newPeer, change));
-      for (const text of change.allowedIps ?? []) {
-        const owner = owners.get(text);
-        const loser = owner === undefined || owner === publicKey ? undefined : peers.get(owner);
-        if (owner !== undefined && loser !== undefined) {
-          peers.set(owner, { ...loser, allowedIps: loser.allowedIps.filter((each) => each !== text) });
-        }
+      const before = peers.get(publicKey) ?? newPeer;
+      const had = new Set(allowedIps.length === 0 ? [] : before.allowedIps);
+      for (const text of allowedIps) {
         owners.set(text, publicKey);
+        isGiven ||= !had.has(text);
       }
+      peers.set(publicKey, foldPeer(before, change));
     }
-    return new SeenPeers(peers.finish(), owners.finish());
+    if (isGiven) {
+      const changed = changes.map(({ publicKey }) => publicKey);
+      const mayLose = peers.size === allWanted ? changed : [...this.#peers.keys(), ...changed];
+      for (const publicKey of mayLose) takeGiven(peers, publicKey, owners);
+    }
+    return new SeenPeers(peers.finish());
   }
 
   get size(): number {
@@ -120,17 +99,18 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   forEach(use: (peer: SeenPeer, publicKey: PublicKey, map: ReadonlyMap<PublicKey, SeenPeer>) => void): void {
     for (const [publicKey, peer] of this.#peers) use(peer, publicKey, this);
   }
+}
 
-  #ownersNow(): SharedMap<string, PublicKey> {
-    if (this.#owners === undefined) {
-      const owners = new Map<string, PublicKey>();
-      for (const [publicKey, { allowedIps }] of this.#peers) {
-        for (const text of allowedIps) owners.set(text, publicKey);
-      }
-      this.#owners = SharedMap.of(owners);
-    }
-    return this.#owners;
-  }
+/** Takes from a peer what was given to others. */
+function takeGiven(
+  peers: MapDraft<PublicKey, SeenPeer>,
+  publicKey: PublicKey,
+  owners: ReadonlyMap<string, PublicKey>,
+): void {
+  const peer = peers.get(publicKey);
+  const isLost = (text: string): boolean => (owners.get(text) ?? publicKey) !== publicKey;
+  if (peer?.allowedIps.some(isLost) !== true) return;
+  peers.set(publicKey, { ...peer, allowedIps: peer.allowedIps.filter((text) => !isLost(text)) });
 }
 
 function foldPeer(peer: SeenPeer, change: PeerChange): SeenPeer {

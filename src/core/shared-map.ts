@@ -102,6 +102,10 @@ export class MapDraft<K, V> {
     this.#size = before.size;
   }
 
+  get size(): number {
+    return this.#size;
+  }
+
   get(key: K): V | undefined {
     const change = (this.#changes ?? this.#before.changes).get(key);
     if (change === gone) return undefined;

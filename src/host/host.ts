@@ -714,7 +714,7 @@ function isForeignInterface({ kind }: Problem): boolean {
 function prepare(seen: SeenHost): SeenHost {
   const link = seen.interface;
   if (link === undefined) return seen;
-  return { ...seen, interface: { ...link, peers: SeenPeers.of(link.peers).prepare() } };
+  return { ...seen, interface: { ...link, peers: SeenPeers.of(link.peers) } };
 }
 
 /** As it is seen once the link of this name is gone. */

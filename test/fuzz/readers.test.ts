@@ -130,7 +130,7 @@ describe("what programs print:", () => {
       const before = outcomeOf(() => {
         const reader = new WgDumpReader();
         reader.push(Buffer.from(first));
-        return reader.remember(SeenPeers.of(reader.finish().peers).prepare());
+        return reader.remember(SeenPeers.of(reader.finish().peers));
       });
       const read = outcomeOf(() => {
         const reader = new WgDumpReader(typeof before === "string" ? undefined : before);

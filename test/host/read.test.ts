@@ -193,7 +193,7 @@ function readDump(
   const bytes = Buffer.from(text);
   for (let from = 0; from < bytes.length; from += size) reader.push(bytes.subarray(from, from + size));
   const dump = reader.finish();
-  const read = reader.remember(SeenPeers.of(dump.peers).prepare());
+  const read = reader.remember(SeenPeers.of(dump.peers));
   return { dump, read, changed: reader.changed };
 }
 
