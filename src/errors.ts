@@ -119,8 +119,9 @@ export function systemReason(error: unknown): string {
 }
 
 /**
- * Prints an error with its causes and hints, one a line. What the system said is left out where the message above it
- * says so already: it would only add a path, which may be that of a temporary file and another one at each try.
+ * Prints an error with its causes and hints, one a line. A cause is left out where the message above it ends with the
+ * same words, and what the system said also when only its path is missing there, which may be that of a temporary file
+ * and another one at each try.
  *
  *     Cannot read interface "nope0"
  *       because: Cannot run "ip link show nope0": exit code 1: Device "nope0" does not exist.
@@ -132,13 +133,18 @@ export function describeError(error: unknown): string {
   const lines: string[] = [];
   const hints: string[] = [];
   for (let each: unknown = error, depth = 0; each !== undefined && depth < 8; depth++) {
-    const told =
-      lines.at(-1)?.endsWith(systemReason(each)) === true && each instanceof Error && "code" in each;
-    if (!told) lines.push(depth === 0 ? messageOf(each) : `  because: ${messageOf(each)}`);
+    if (!isTold(each, lines.at(-1)))
+      lines.push(depth === 0 ? messageOf(each) : `  because: ${messageOf(each)}`);
     if (each instanceof ClusternetError && each.hint !== undefined) hints.push(`  hint: ${each.hint}`);
     each = each instanceof Error ? each.cause : undefined;
   }
   return [...lines, ...hints].map(escapeUnsafe).join("\n");
+}
+
+function isTold(cause: unknown, above: string | undefined): boolean {
+  if (above === undefined) return false;
+  const isOfSystem = cause instanceof Error && "code" in cause;
+  return above.endsWith(messageOf(cause)) || (isOfSystem && above.endsWith(systemReason(cause)));
 }
 
 /** An error, its causes and hints in one line: for a problem's message. */

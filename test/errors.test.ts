@@ -33,6 +33,15 @@ test.each([
     }),
     want: 'Cannot write "clusternet.conf": ENOSPC: no space left on device\n  hint: Make room',
   },
+  {
+    name: "a cause once only, where the message above it ends with its words",
+    error: new ClusternetError('Cannot use private key "a": it is empty, expected 44 characters', {
+      cause: new ClusternetError("it is empty, expected 44 characters", {
+        cause: new Error("something else"),
+      }),
+    }),
+    want: 'Cannot use private key "a": it is empty, expected 44 characters\n  because: something else',
+  },
   { name: "an error of the system alone", error: full, want: full.message },
   { name: "what is no error", error: "thrown", want: "thrown" },
 ])("describeError() prints $name", ({ error, want }) => {

@@ -231,7 +231,15 @@ function wrapError(doing: string, error: unknown): CuratorError {
   const reason = /^No connection established\. Last error: (?:\w*Error: )?(.*)\. Resolution note: .*$/s.exec(
     error.details,
   );
-  return curatorError(doing, error.code, reason?.[1] ?? error.details);
+  return curatorError(doing, error.code, withoutAddress(reason?.[1] ?? error.details, doing));
+}
+
+/** "connect ECONNREFUSED 192.0.2.1:7835" without the address, where that is the one that `doing` names. */
+function withoutAddress(details: string, doing: string): string {
+  const address = /^connect \w+ (\S+)$/.exec(details)?.[1];
+  return address !== undefined && doing.includes(`"${address}"`)
+    ? details.slice(0, -address.length - 1)
+    : details;
 }
 
 /** Longest error text of a Curator that is shown; ours names a node of up to 253 characters twice. */

@@ -6,7 +6,8 @@
  * already is a dead process' and is replaced. When the file or its directory vanishes, `ensure` binds anew.
  */
 import { lstatSync } from "node:fs";
-import { ClusternetError, isSystemError, messageOf } from "../errors.ts";
+import { quotePath } from "../core/problem.ts";
+import { ClusternetError, isSystemError, messageOf, systemReason } from "../errors.ts";
 import { bindPrivateSocket } from "./files.ts";
 
 export interface PrivateServer {
@@ -92,7 +93,8 @@ function bind(path: string, answer: AnswerRequest): Bound {
     const server = bindPrivateSocket(path, () => Bun.serve({ unix: path, fetch: answer }));
     return { server, identity: identityOf(path) };
   } catch (error) {
-    throw new ClusternetError(`Cannot listen on socket "${path}"`, { cause: error });
+    const reason = error instanceof ClusternetError ? "" : `: ${systemReason(error)}`;
+    throw new ClusternetError(`Cannot listen on socket ${quotePath(path)}${reason}`, { cause: error });
   }
 }
 
