@@ -3,7 +3,8 @@
  *
  * One loop with a bell, as pull: it announces when what is wanted differs from what was last accepted, and again
  * when the Curator's picture shows this node otherwise than announced (C4.2). Every refusal is tried again with
- * backoff and reported; of one that is for some prefixes only, announcer.ts announces the others. Stopping withdraws nothing: the announcement stays at the Curator (C4.11).
+ * backoff and reported; of one that is for some prefixes only, announcer.ts announces the others. Stopping withdraws
+ * nothing: the announcement stays at the Curator (C4.11).
  */
 import { Announcer, type AnnounceRequest } from "./announcer.ts";
 import {

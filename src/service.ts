@@ -12,7 +12,6 @@ import { rememberedCurator } from "./core/curators.ts";
 import { renderStep } from "./core/host-commands.ts";
 import type { SeenHost } from "./core/host-state.ts";
 import { privateKeyFromBytes, secretForms, type PrivateKey, type PublicKey } from "./core/key.ts";
-
 import { asNodeId, nodeIdProblem, type NodeId } from "./core/node.ts";
 import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
@@ -190,8 +189,8 @@ export class Service {
   }
 
   /**
-   * Runs until a full picture has been written and applied and this node's announcement accepted. Throws ClusternetError with
-   * exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out.
+   * Runs until a full picture has been written and applied and this node's announcement accepted. Throws
+   * ClusternetError with exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out.
    */
   async runOnce(timeoutMs: number, signal: AbortSignal): Promise<void> {
     const stop = new AbortController();

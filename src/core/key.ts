@@ -5,7 +5,6 @@
  * comes out by `reveal()` alone. No message here shows any character of what was parsed as a private key.
  */
 import { x25519 } from "@noble/curves/ed25519.js";
-
 import { ClusternetError } from "../errors.ts";
 import type { Unreadable } from "./prefix.ts";
 

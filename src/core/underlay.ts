@@ -6,7 +6,6 @@
  * very host tells nothing; then the default route does.
  */
 import * as v from "valibot";
-
 import { ClusternetError } from "../errors.ts";
 import { commonBits } from "./bits.ts";
 import { linkGroup } from "./host-state.ts";

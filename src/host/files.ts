@@ -23,7 +23,6 @@ import {
 import { chmod, link, lstat, mkdir, open, readdir, rename, unlink, type FileHandle } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
-
 import { quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, SettingsError, isSystemError, systemReason } from "../errors.ts";
 

@@ -21,7 +21,6 @@ import {
   statSync,
   type BigIntStats,
 } from "node:fs";
-
 import { isInterfaceName } from "../checks.ts";
 import { quote, quotePath } from "../core/problem.ts";
 import { ClusternetError, SettingsError, exitStatus, isSystemError, systemReason } from "../errors.ts";

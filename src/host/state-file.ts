@@ -7,9 +7,7 @@
  */
 import { readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
-
 import * as v from "valibot";
-
 import {
   parseAddress,
   parseInterfacePrefix,

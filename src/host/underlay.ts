@@ -5,7 +5,6 @@
  * the kernel does not have are no errors, since others of the parts may still tell enough.
  */
 import { lookup as dnsLookup } from "node:dns/promises";
-
 import { decodeAddress, type Address, type Family } from "../core/prefix.ts";
 import { parseDevices, parseRoute, type Underlay, type UnderlayRoute } from "../core/underlay.ts";
 import { CommandError } from "../errors.ts";

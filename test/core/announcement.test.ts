@@ -1,6 +1,5 @@
 /** What this node announces of itself, what becomes a loopback address, and whether the picture shows it. */
 import { describe, expect, test } from "bun:test";
-
 import { isAnnounced, planAnnouncement } from "../../src/core/announcement.ts";
 import { parseAddress, parseInterfacePrefix, parsePrefix } from "../../src/core/prefix.ts";
 import { keyOf, linesOf, nodeId, nodeOf, rules } from "./nodes.ts";

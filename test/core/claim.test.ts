@@ -1,8 +1,6 @@
 /** One node judged by itself: what is kept, what is left out, and what is said about it. */
 import { describe, expect, test } from "bun:test";
-
 import * as fc from "fast-check";
-
 import { type ClaimRules, judgeNode, maxProblemsOfNode } from "../../src/core/claim.ts";
 import { containsPrefix, hostPrefix, parsePrefix } from "../../src/core/prefix.ts";
 import { keyOf, linesOf, nodeOf, ownKey, rules } from "./nodes.ts";

@@ -1,9 +1,7 @@
 /** WireGuard keys: strict texts, the same public key as `wg pubkey`, and no way to print a private key. */
 import { describe, expect, test } from "bun:test";
 import { inspect } from "node:util";
-
 import * as fc from "fast-check";
-
 import { parsePrivateKey, parsePublicKey, privateKeyFromBytes, secretForms } from "../../src/core/key.ts";
 import { describeError } from "../../src/errors.ts";
 

@@ -1,8 +1,6 @@
 /** All claims together: who is a peer, and who has which prefix. */
 import { describe, expect, test } from "bun:test";
-
 import * as fc from "fast-check";
-
 import { judgeNode } from "../../src/core/claim.ts";
 import { buildMesh, type Incumbents, incumbentsOf, noIncumbents } from "../../src/core/mesh.ts";
 import type { Node } from "../../src/core/node.ts";

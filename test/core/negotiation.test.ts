@@ -1,7 +1,6 @@
 /** What is announced to a Curator that refuses all for one: try by try, and whatever it refuses and says. */
 import { describe, expect, test } from "bun:test";
 import { array, assert, boolean, constantFrom, integer, property, record, uniqueArray } from "fast-check";
-
 import {
   foldRefused,
   foldTaken,

@@ -1,7 +1,6 @@
 /** The node set: what is known after which events, and when absence may remove. */
 import { describe, expect, test } from "bun:test";
 import * as fc from "fast-check";
-
 import {
   foldBelieved,
   foldEvent,

@@ -4,9 +4,7 @@
  */
 import { describe, expect, test } from "bun:test";
 import { isIP } from "node:net";
-
 import * as fc from "fast-check";
-
 import {
   type Address,
   comparePrefixes,

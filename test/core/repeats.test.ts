@@ -1,6 +1,5 @@
 /** Repeats on a live stream: when they are reason to suspect that tombstones were lost. */
 import { describe, expect, test } from "bun:test";
-
 import { foldEvent, foldStreamOpened, initialNodeSet } from "../../src/core/node-set.ts";
 import type { NodeId } from "../../src/core/node.ts";
 import { RepeatCounter, repeatedNodes } from "../../src/core/repeats.ts";

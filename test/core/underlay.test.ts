@@ -1,6 +1,5 @@
 /** The choice of external address and MTU from what `ip -j` prints (iproute2 6.1.0 made the texts). */
 import { describe, expect, test } from "bun:test";
-
 import { parseAddress, parsePrefix, type Address } from "../../src/core/prefix.ts";
 import {
   chooseExternalAddress,

@@ -1,9 +1,7 @@
 /** The configuration file: its bytes, reading it back, and that no line of it comes from another node or into an error. */
 import { describe, expect, test } from "bun:test";
 import { inspect } from "node:util";
-
 import * as fc from "fast-check";
-
 import { judgeNode } from "../../src/core/claim.ts";
 import { parsePrivateKey } from "../../src/core/key.ts";
 import type { Mesh, Peer } from "../../src/core/mesh.ts";

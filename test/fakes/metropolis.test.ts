@@ -1,6 +1,5 @@
 /** The fake of Metropolis' Curator answers as the real one did, case by case. */
 import { expect, test } from "bun:test";
-
 import { metropolisRefusal } from "./metropolis.ts";
 import recorded from "../fixtures/update-clusternet.json";
 

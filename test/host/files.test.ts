@@ -3,7 +3,6 @@ import { describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { chmod, lstat, mkdir, readFile, readdir, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-
 import {
   KeptFile,
   bindPrivateSocket,

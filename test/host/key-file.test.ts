@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import { chmod, lstat, mkdir, readFile, readdir, readlink, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-
 import { parsePrivateKey } from "../../src/core/key.ts";
 import { describeError } from "../../src/errors.ts";
 import { ensureKeyFile, readKeyFile, rewriteKeyFile } from "../../src/host/key-file.ts";

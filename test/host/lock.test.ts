@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-
 import {
   acquireFreeNetworks,
   acquireLocks,

@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import { chmod, lstat, mkdir, readFile, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-
 import { parsePrivateKey, parsePublicKey } from "../../src/core/key.ts";
 import type { Mesh } from "../../src/core/mesh.ts";
 import type { NodeId } from "../../src/core/node.ts";

@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import { chmod, lstat, mkdir, readdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-
 import { parseAddress, parseInterfacePrefix, parsePrefix } from "../../src/core/prefix.ts";
 import {
   adoptFormerFiles,

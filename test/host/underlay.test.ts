@@ -1,6 +1,5 @@
 /** Reading the underlay: what is asked of `ip` and of the resolver, and what is left out when they fail. */
 import { describe, expect, test } from "bun:test";
-
 import { CommandError } from "../../src/errors.ts";
 import type { RunCommand } from "../../src/host/command.ts";
 import { readUnderlay } from "../../src/host/underlay.ts";
