@@ -90,49 +90,65 @@ export function encodeStatusReport(report: StatusReport): UpdateNodeStatusReques
   const last = report.lastStatus ?? new Uint8Array();
   const kept: Uint8Array[] = [];
   // A last status that ends in nonsense is sent back as far as it can be told apart.
-  readFields(last, ({ number, start, end }) => {
-    if (number !== statusField.externalAddress && number !== statusField.timestamp) {
-      kept.push(last.subarray(start, end));
-    }
+  const reader = readerOf(last);
+  readFields(reader, (tag, start) => {
+    reader.skipType(tag & 7);
+    if (!reportedFields.has(tag >>> 3)) kept.push(last.subarray(start, reader.pos));
+    return true;
   });
   return { nodeId: report.nodeId, status: new Uint8Array(Buffer.concat([fresh, ...kept])) };
 }
 
+/** How a field is written on the wire. */
+const varint = 0;
+const lengthDelimited = 2;
+/** What stands before a field: its number, and how it is written. */
+const tagOf = (number: number, wireType: number): number => (number << 3) | wireType;
+
 // Field numbers of proto/curator.proto and proto/common.proto.
-const nodeField = { id: 1, roles: 2, status: 3, clusternet: 4, state: 5 } as const;
-const rolesField = { consensusMember: 2 } as const;
-const statusField = { externalAddress: 1, timestamp: 2, runningCurator: 3 } as const;
-const runningCuratorField = { port: 1 } as const;
-const clusternetField = { publicKey: 1, prefixes: 2 } as const;
-const prefixField = { cidr: 1 } as const;
+const nodeTag = {
+  id: tagOf(1, lengthDelimited),
+  roles: tagOf(2, lengthDelimited),
+  status: tagOf(3, lengthDelimited),
+  clusternet: tagOf(4, lengthDelimited),
+  state: tagOf(5, varint),
+} as const;
+const consensusMemberTag = tagOf(2, lengthDelimited);
+const statusTag = {
+  externalAddress: tagOf(1, lengthDelimited),
+  runningCurator: tagOf(3, lengthDelimited),
+} as const;
+/** Of a status, address and time: what a report says anew. */
+const reportedFields: ReadonlySet<number> = new Set([1, 2]);
+const portTag = tagOf(1, varint);
+const clusternetTag = { publicKey: tagOf(1, lengthDelimited), prefixes: tagOf(2, lengthDelimited) } as const;
+const cidrTag = tagOf(1, lengthDelimited);
 
 const stateNames: readonly NodeState[] = ["invalid", "new", "standby", "up", "decommissioned"];
-
-interface NodeParts {
-  id: string;
-  state: number;
-  roles?: Uint8Array;
-  status?: Uint8Array;
-  clusternet?: Uint8Array;
-}
 
 /** Reads one node; `status` is its serialized NodeStatus. A node without a usable ID is reported and left out. */
 function decodeNode(
   bytes: Uint8Array,
   report: (problem: Problem) => void,
 ): { node?: Node; status?: Uint8Array | undefined } {
-  const parts: NodeParts = { id: "", state: 0 };
-  const broken = readFields(bytes, ({ number, value }) => {
-    if (number === nodeField.state && typeof value === "number") parts.state = value;
-    if (!(value instanceof Uint8Array)) return;
-    if (number === nodeField.id) parts.id = textOf(value);
-    else if (number === nodeField.roles) parts.roles = value;
-    else if (number === nodeField.status) parts.status = value;
-    else if (number === nodeField.clusternet) parts.clusternet = value;
+  const reader = readerOf(bytes);
+  let text = "";
+  let state = 0;
+  let consensusMember = false;
+  let status = noStatus;
+  let announced = noClusternet;
+  const broken = readFields(reader, (tag) => {
+    if (tag === nodeTag.id) text = reader.string();
+    else if (tag === nodeTag.roles) consensusMember = decodeRoles(reader);
+    else if (tag === nodeTag.status) status = decodeStatus(reader);
+    else if (tag === nodeTag.clusternet) announced = decodeClusternet(reader);
+    else if (tag === nodeTag.state) state = reader.int32();
+    else return false;
+    return true;
   });
-  const id = asNodeId(parts.id);
+  const id = asNodeId(text);
   if (id === undefined) {
-    report({ kind: "node-id", message: nodeIdProblem(parts.id) });
+    report({ kind: "node-id", message: nodeIdProblem(text) });
     return {};
   }
   // Half a node could be a peer with half of its prefixes; without it the node stays as it was.
@@ -140,134 +156,137 @@ function decodeNode(
     report({ kind: "node-id", nodeId: id, message: `Cannot read node ${quote(id)}: ${broken}` });
     return {};
   }
-
-  const status = decodeStatus(parts.status);
   if (status.broken !== undefined) {
     const message = `Cannot read status of node ${quote(id)}: ${status.broken}`;
     report({ kind: "address-invalid", nodeId: id, message });
   }
-  const announced = decodeClusternet(parts.clusternet);
   if (announced.broken !== undefined) {
     const message = `Cannot read announcement of node ${quote(id)}: ${announced.broken}`;
     report({ kind: "key-invalid", nodeId: id, message });
   }
+  const { publicKey, prefixes, prefixCount } = announced;
+  const node: Node = {
+    id,
+    state: stateNames[state] ?? "unknown",
+    publicKey,
+    externalAddress: status.externalAddress,
+    prefixes,
+    prefixCount,
+    consensusMember,
+  };
+  const { curatorPort, range } = status;
   return {
-    status: parts.status,
-    node: {
-      id,
-      state: stateNames[parts.state] ?? "unknown",
-      publicKey: announced.publicKey,
-      externalAddress: status.externalAddress,
-      prefixes: announced.prefixes,
-      prefixCount: announced.prefixCount,
-      consensusMember: isConsensusMember(parts.roles),
-      ...(status.curatorPort !== undefined && { curatorPort: status.curatorPort }),
-    },
+    status: range === undefined ? undefined : bytes.subarray(range.from, range.to),
+    node: curatorPort === undefined ? node : { ...node, curatorPort },
   };
 }
 
 interface Status {
-  externalAddress: string;
-  curatorPort?: number;
-  broken?: string;
+  readonly externalAddress: string;
+  readonly curatorPort?: number | undefined;
+  readonly broken?: string | undefined;
+  /** Where it stands in the bytes of its node. */
+  readonly range?: Part;
 }
 
-function decodeStatus(bytes: Uint8Array | undefined): Status {
-  if (bytes === undefined) return { externalAddress: "" };
-  const status: Status = { externalAddress: "" };
-  let curator: Uint8Array | undefined;
-  const broken = readFields(bytes, ({ number, value }) => {
-    if (!(value instanceof Uint8Array)) return;
-    if (number === statusField.externalAddress) status.externalAddress = textOf(value);
-    else if (number === statusField.runningCurator) curator = value;
-  });
-  if (broken !== undefined) return { externalAddress: "", broken };
-  if (curator !== undefined) {
+const noStatus: Status = { externalAddress: "" };
+
+function decodeStatus(reader: protobuf.Reader): Status {
+  let externalAddress = "";
+  let curatorPort: number | undefined;
+  const range = readPart(reader, (tag) => {
+    if (tag === statusTag.externalAddress) externalAddress = reader.string();
     // Nonsense in here costs the port alone: the address is what the mesh needs.
-    readFields(curator, ({ number, value }) => {
-      if (number === runningCuratorField.port && typeof value === "number" && value >= 1 && value <= 65_535) {
-        status.curatorPort = value;
-      }
-    });
-  }
-  return status;
+    else if (tag === statusTag.runningCurator) curatorPort = decodePort(reader);
+    else return false;
+    return true;
+  });
+  const { broken } = range;
+  return broken === undefined ? { externalAddress, curatorPort, range } : { ...noStatus, broken, range };
+}
+
+function decodePort(reader: protobuf.Reader): number | undefined {
+  let port: number | undefined;
+  readPart(reader, (tag) => {
+    if (tag !== portTag) return false;
+    const value = reader.int32();
+    if (value >= 1 && value <= 65_535) port = value;
+    return true;
+  });
+  return port;
 }
 
 interface Clusternet {
-  publicKey: string;
-  prefixes: string[];
-  prefixCount: number;
-  broken?: string;
+  readonly publicKey: string;
+  readonly prefixes: readonly string[];
+  readonly prefixCount: number;
+  readonly broken?: string | undefined;
 }
 
-function decodeClusternet(bytes: Uint8Array | undefined): Clusternet {
-  const clusternet: Clusternet = { publicKey: "", prefixes: [], prefixCount: 0 };
-  if (bytes === undefined) return clusternet;
-  const broken = readFields(bytes, ({ number, value }) => {
-    if (!(value instanceof Uint8Array)) return;
-    if (number === clusternetField.publicKey) clusternet.publicKey = textOf(value);
-    if (number !== clusternetField.prefixes) return;
-    clusternet.prefixCount++;
-    if (clusternet.prefixes.length < maxPrefixesOfNode) clusternet.prefixes.push(cidrOf(value));
+const noClusternet: Clusternet = { publicKey: "", prefixes: [], prefixCount: 0 };
+
+function decodeClusternet(reader: protobuf.Reader): Clusternet {
+  let publicKey = "";
+  const prefixes: string[] = [];
+  let prefixCount = 0;
+  const { broken } = readPart(reader, (tag) => {
+    if (tag === clusternetTag.publicKey) {
+      publicKey = reader.string();
+      return true;
+    }
+    if (tag !== clusternetTag.prefixes) return false;
+    prefixCount++;
+    if (prefixes.length >= maxPrefixesOfNode) return false;
+    prefixes.push(decodeCidr(reader));
+    return true;
   });
-  return broken === undefined ? clusternet : { publicKey: "", prefixes: [], prefixCount: 0, broken };
+  return broken === undefined ? { publicKey, prefixes, prefixCount } : { ...noClusternet, broken };
 }
 
 /** The text of a Prefix; what cannot be read is "", which core reports as malformed like any other text. */
-function cidrOf(bytes: Uint8Array): string {
+function decodeCidr(reader: protobuf.Reader): string {
   let cidr = "";
-  const broken = readFields(bytes, ({ number, value }) => {
-    if (number === prefixField.cidr && value instanceof Uint8Array) cidr = textOf(value);
+  const { broken } = readPart(reader, (tag) => {
+    if (tag !== cidrTag) return false;
+    cidr = reader.string();
+    return true;
   });
   return broken === undefined ? cidr : "";
 }
 
-function isConsensusMember(bytes: Uint8Array | undefined): boolean {
+/** Whether they name a consensus member. */
+function decodeRoles(reader: protobuf.Reader): boolean {
   let member = false;
-  if (bytes === undefined) return member;
-  const broken = readFields(bytes, ({ number, value }) => {
-    if (number === rolesField.consensusMember && value instanceof Uint8Array) member = true;
+  const { broken } = readPart(reader, (tag) => {
+    if (tag === consensusMemberTag) member = true;
+    return false;
   });
   return broken === undefined && member;
 }
 
-interface Field {
-  readonly number: number;
-  /** A number for a varint (its low 32 bits), a view for anything with a length; absent for what no field of ours is. */
-  readonly value?: number | Uint8Array;
-  /** Where the field, its tag included, stands in the message. */
-  readonly start: number;
-  readonly end: number;
+/** Its texts are what is valid UTF-8; anything else shows as U+FFFD and fails where the text is parsed. */
+function readerOf(bytes: Uint8Array): protobuf.Reader {
+  // Texts of a Buffer are read by the runtime, not character by character.
+  const buffer = Buffer.isBuffer(bytes)
+    ? bytes
+    : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  return protobuf.Reader.create(buffer);
 }
 
-const varint = 0;
-const lengthDelimited = 2;
+/** Takes a field, the reader being right behind its tag. False: it is none of ours, and still to be skipped. */
+type TakeField = (tag: number, start: number) => boolean;
 
 /**
- * Hands every field of a serialized message to `take`, in order. Returns undefined, or what is wrong with the
- * message; then the fields before that place have been taken.
+ * Hands every field up to the reader's end to `take`, in order. Returns undefined, or what is wrong with the message;
+ * then the fields before that place have been taken.
  */
-function readFields(bytes: Uint8Array, take: (field: Field) => void): string | undefined {
-  const reader = protobuf.Reader.create(bytes);
+function readFields(reader: protobuf.Reader, take: TakeField): string | undefined {
   try {
     while (reader.pos < reader.len) {
       const start = reader.pos;
       const tag = reader.uint32();
-      const number = tag >>> 3;
-      const wireType = tag & 7;
-      if (number === 0) return `field number 0 at byte ${start}`;
-      if (wireType === varint) {
-        const value = reader.int32();
-        take({ number, value, start, end: reader.pos });
-      } else if (wireType === lengthDelimited) {
-        const length = reader.uint32();
-        const from = reader.pos;
-        reader.skip(length);
-        take({ number, value: bytes.subarray(from, reader.pos), start, end: reader.pos });
-      } else {
-        reader.skipType(wireType);
-        take({ number, start, end: reader.pos });
-      }
+      if (tag >>> 3 === 0) return `field number 0 at byte ${start}`;
+      if (!take(tag, start)) reader.skipType(tag & 7);
     }
     return undefined;
   } catch (error) {
@@ -275,9 +294,27 @@ function readFields(bytes: Uint8Array, take: (field: Field) => void): string | u
   }
 }
 
-// Only valid UTF-8 is text on the wire; anything else shows as U+FFFD and fails where the text is parsed.
-const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
+/** A message inside another one. */
+interface Part {
+  readonly from: number;
+  readonly to: number;
+  readonly broken?: string | undefined;
+}
 
-function textOf(bytes: Uint8Array): string {
-  return utf8.decode(bytes);
+/**
+ * As `readFields` for the message that begins here with its length. What is wrong with it stays in it: the reader is
+ * behind it afterwards. Throws when it is longer than what it stands in.
+ */
+function readPart(reader: protobuf.Reader, take: TakeField): Part {
+  const length = reader.uint32();
+  const from = reader.pos;
+  const end = reader.len;
+  reader.skip(length);
+  const to = reader.pos;
+  reader.pos = from;
+  reader.len = to;
+  const broken = readFields(reader, take);
+  reader.pos = to;
+  reader.len = end;
+  return { from, to, broken };
 }

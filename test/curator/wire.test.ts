@@ -269,7 +269,7 @@ const nonsense: readonly {
     name: "a status cut short",
     bytes: join(id, field(3, join(address, new Uint8Array([(9 << 3) | 2, 50]))), field(4, field(1, "K"))),
     node: { ...bare, publicKey: "K" },
-    problems: ['address-invalid bad: Cannot read status of node "bad": index out of range: 13 + 50 > 13'],
+    problems: ['address-invalid bad: Cannot read status of node "bad": index out of range: 20 + 50 > 20'],
   },
   {
     name: "a time of 2^63 - 1 seconds",
@@ -303,7 +303,7 @@ const nonsense: readonly {
     name: "an announcement cut short",
     bytes: join(id, field(3, address), field(4, join(field(1, "K"), new Uint8Array([(2 << 3) | 2, 9])))),
     node: { ...bare, externalAddress: "192.0.2.2" },
-    problems: ['key-invalid bad: Cannot read announcement of node "bad": index out of range: 5 + 9 > 5'],
+    problems: ['key-invalid bad: Cannot read announcement of node "bad": index out of range: 25 + 9 > 25'],
   },
   {
     name: "a prefix that is no message among others",
