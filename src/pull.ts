@@ -21,6 +21,7 @@ import { WgConfigText } from "./core/wg-config.ts";
 import type { PrivateKey } from "./core/key.ts";
 import type { CuratorFollower, StreamEvent } from "./curator/follower.ts";
 import { ClusternetError, describeError, describeInLine, exitStatus } from "./errors.ts";
+import type { FileStamp } from "./host/files.ts";
 import type { Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
@@ -67,10 +68,10 @@ export interface PullSettings {
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
 export interface MeshWriter {
   /**
-   * Makes the file hold these pieces of a text; false: it does already. Throws ClusternetError. `onNamed` is called when
-   * whoever opens the file sees them, if they had to be written, and nothing but a power loss undoes that.
+   * Makes the file hold these pieces of a text; false: it does already. Throws ClusternetError. `onHeld` is called when
+   * whoever opens the file sees them, and nothing but a power loss undoes that.
    */
-  write(pieces: readonly Uint8Array[], onNamed?: () => void): Promise<boolean>;
+  write(pieces: readonly Uint8Array[], onHeld?: (stamp: FileStamp) => void): Promise<boolean>;
 }
 
 export interface PullParts {
@@ -292,7 +293,11 @@ export class Pull {
     const { tracker, curator, clock } = this.#parts;
     for await (const event of this.#parts.events ?? curator.follow(signal)) {
       tracker.fold(event, clock.nowMs());
-      if (event.kind === "event") this.#lastEventAt = clock.wallTime();
+      if (event.kind === "event") {
+        this.#lastEventAt = clock.wallTime();
+        // A turn that waits for its programs leaves time to make all of it, which the next one then finds made.
+        if (event.event.lastBacklogged) this.wanted();
+      }
       this.#events++;
       this.#askAgain();
       this.#bell.poke();
@@ -363,10 +368,11 @@ export class Pull {
     const heard = this.#heard();
     const { isHeld } = tracker;
     problems.replace("mesh", meshProblems);
-    const named = Promise.withResolvers<boolean>();
-    const writing = this.#writeFile(pieces, () => named.resolve(true));
-    void writing.then((outcome) => named.resolve(outcome === "written"));
-    const result = await host.apply(wanted, signal, named.promise);
+    const held = Promise.withResolvers<FileStamp | undefined>();
+    const writing = this.#writeFile(pieces, held.resolve);
+    // Too late where it was written.
+    void writing.then(() => held.resolve(undefined));
+    const result = await host.apply(wanted, signal, held.promise);
     const file = await writing;
     // What was cut short because the agent stops is nobody's problem.
     if (signal.aborted) return;
@@ -436,15 +442,15 @@ export class Pull {
     }
   }
 
-  /** Never throws. `onNamed`: see MeshWriter. */
+  /** Never throws. `onHeld`: see MeshWriter. */
   async #writeFile(
     pieces: readonly Uint8Array[],
-    onNamed: () => void,
+    onHeld: (stamp: FileStamp) => void,
   ): Promise<"written" | "kept" | "failed"> {
     const { file, problems, tracker } = this.#parts;
     if (this.#settings.keepFile === true && !tracker.believed) return "kept";
     try {
-      if (await file.write(pieces, onNamed)) problems.replace("last-file", []);
+      if (await file.write(pieces, onHeld)) problems.replace("last-file", []);
       problems.replace("file", []);
       return "written";
     } catch (error) {

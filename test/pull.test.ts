@@ -65,10 +65,10 @@ class FakeHost implements Host {
     return Promise.resolve(this.seen);
   }
 
-  async apply(wanted: WantedHost, _signal?: AbortSignal, written?: Promise<boolean>): Promise<ApplyResult> {
+  async apply(wanted: WantedHost, _signal?: AbortSignal, written?: Promise<unknown>): Promise<ApplyResult> {
     const isWritten = await written;
     this.applied.push(wanted);
-    this.log.push(`apply ${shown(wanted)}${isWritten === true ? "" : " unwritten"}`);
+    this.log.push(`apply ${shown(wanted)}${isWritten === undefined ? " unwritten" : ""}`);
     await this.gate;
     const failure = this.failures.shift();
     const problems = failure === undefined ? [] : [failure];
@@ -128,12 +128,13 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
       curator,
       host,
       file: {
-        write(pieces) {
+        write(pieces, onHeld) {
           const text = Buffer.concat(pieces).toString();
           if (file.fails)
             return Promise.reject(new ClusternetError("Cannot write file: no space left on device"));
           if (text !== file.text) log.push("write");
           file.text = text;
+          onHeld?.("as written");
           return Promise.resolve(true);
         },
       },

@@ -50,7 +50,7 @@ export function foldStep(seen: SeenHost, step: Step, wanted: WantedHost): SeenHo
       return withLink(seen, {
         publicKey: wanted.publicKey,
         listenPort: wanted.listenPort,
-        peers: SeenPeers.of(new Map()).fold(wholeMesh(wanted)),
+        peers: SeenPeers.ofMesh(wholeMesh(wanted)),
       });
     case "set-peers":
       // What leads to this host leads to all peers that are wanted.

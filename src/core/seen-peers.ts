@@ -28,6 +28,11 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
     return peers instanceof SeenPeers ? peers : new SeenPeers(SharedMap.of(peers));
   }
 
+  /** The peers of an interface that has been given these alone, no two of which have a prefix in common. */
+  static ofMesh(peers: readonly PeerChange[]): SeenPeers {
+    return SeenPeers.of(new Map(peers.map((peer) => [peer.publicKey, foldPeer(newPeer, peer)])));
+  }
+
   /** The peers when these show as they are given, and those that are gone are not there. */
   renew(shown: ReadonlyMap<PublicKey, SeenPeer>, gone: Iterable<PublicKey>): SeenPeers {
     const peers = this.#peers.edit();

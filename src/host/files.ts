@@ -96,7 +96,7 @@ export type Content = string | readonly Uint8Array[];
 
 /**
  * Replaces the file's content, or makes the file. Throws ClusternetError when it cannot, or when something other
- * than a regular file has that name; whatever was there is then untouched, and no temporary file stays. `onNamed` is
+ * than a regular file has that name; whatever was there is then untouched, and no temporary file stays. `onHeld` is
  * called when the file has its new content, whole, and only the directory is still to be flushed: from then on nothing but
  * a power loss brings the old content back.
  */
@@ -104,12 +104,12 @@ export async function replaceFile(
   path: string,
   content: Content,
   mode: number,
-  onNamed: () => void = () => {},
+  onHeld: (stamp: FileStamp) => void = () => {},
 ): Promise<FileStamp> {
-  return await writeThrough(path, content, mode, async (temporary) => {
+  return await writeThrough(path, content, mode, async (temporary, stamp) => {
     refuseIrregular(path);
     await rename(temporary, path);
-    onNamed();
+    onHeld(stamp);
   });
 }
 
@@ -143,13 +143,13 @@ async function writeThrough(
   path: string,
   content: Content,
   mode: number,
-  name: (temporary: string) => Promise<void>,
+  name: (temporary: string, stamp: FileStamp) => Promise<void>,
 ): Promise<FileStamp> {
   const random = crypto.getRandomValues(new Uint8Array(8)).toHex();
   const temporary = join(dirname(path), `.${basename(path)}.${random}.clusternet-tmp`);
   try {
     const stamp = await writeTemporary(temporary, content, mode);
-    await name(temporary);
+    await name(temporary, stamp);
     await syncDirectory(dirname(path));
     return stamp;
   } catch (error) {
@@ -370,15 +370,21 @@ export class KeptFile {
     return file;
   }
 
-  /** Makes the file hold this, mode 0600. False: it does already. Throws ClusternetError. `onNamed`: see `replaceFile`. */
-  async write(content: Content, onNamed?: () => void): Promise<boolean> {
+  /**
+   * Makes the file hold this, mode 0600. False: it does already. Throws ClusternetError. `onHeld` is called as soon as
+   * the file holds it; see `replaceFile`.
+   */
+  async write(content: Content, onHeld: (stamp: FileStamp) => void = () => {}): Promise<boolean> {
     const last = this.#last;
     if (last !== undefined && isSameContent(last.content, content)) {
       // The pieces take the place of a text that was read: the next comparison then costs nothing.
       this.#last = { content, stamp: last.stamp };
-      if (last.stamp === (await stampAt(this.path))) return false;
+      if (last.stamp === (await stampAt(this.path))) {
+        onHeld(last.stamp);
+        return false;
+      }
     }
-    this.#last = { content, stamp: await replaceFile(this.path, content, privateMode, onNamed) };
+    this.#last = { content, stamp: await replaceFile(this.path, content, privateMode, onHeld) };
     return true;
   }
 }
@@ -398,7 +404,8 @@ function bytesOf(content: Content): Buffer {
   return typeof content === "string" ? Buffer.from(content) : Buffer.concat(content);
 }
 
-async function stampAt(path: string): Promise<FileStamp | undefined> {
+/** The stamp of what has that name now; undefined when nothing can be found out. Never throws. */
+export async function stampAt(path: string): Promise<FileStamp | undefined> {
   try {
     return stampOf(await lstat(path, { bigint: true }));
   } catch {

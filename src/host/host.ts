@@ -32,6 +32,7 @@ import { ClusternetError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { applySteps, knowsPlusAllowedIps, portInUse, type Applied, type ApplyOptions } from "./apply.ts";
 import type { FollowCommand, RunCommand } from "./command.ts";
+import { stampAt, type FileStamp } from "./files.ts";
 import { readKeyFile } from "./key-file.ts";
 import { MeshFile } from "./mesh-file.ts";
 import { followHints, type Hint } from "./monitor.ts";
@@ -57,10 +58,14 @@ export interface Host {
   /**
    * Makes the host as wanted, changing only what differs. Never throws for what the host refuses: that is a problem.
    * Ends within about a second when `signal` aborts, after a whole step; what is left is then not complete.
-   * `written`, if given, takes the place of `wanted.configWritten`: nothing is changed before the file is written, or
-   * cannot be.
+   * `written`, if given, takes the place of `wanted.configWritten`: nothing is changed before the file is written, as it
+   * is known by this stamp, or cannot be.
    */
-  apply(wanted: WantedHost, signal?: AbortSignal, written?: Promise<boolean>): Promise<ApplyResult>;
+  apply(
+    wanted: WantedHost,
+    signal?: AbortSignal,
+    written?: Promise<FileStamp | undefined>,
+  ): Promise<ApplyResult>;
   /** The steps that `apply` would carry out, without doing any of them. */
   plan(wanted: WantedHost): Promise<ApplyResult>;
   /**
@@ -188,7 +193,11 @@ export class LinuxHost implements Host {
     }
   }
 
-  async apply(wanted: WantedHost, signal?: AbortSignal, written?: Promise<boolean>): Promise<ApplyResult> {
+  async apply(
+    wanted: WantedHost,
+    signal?: AbortSignal,
+    written?: Promise<FileStamp | undefined>,
+  ): Promise<ApplyResult> {
     this.#networks = wanted.clusterNets;
     const former = await this.#removeFormerInterface(wanted, signal, written);
     if (isStopping(signal)) return { complete: false, done: [], problems: former };
@@ -245,15 +254,16 @@ export class LinuxHost implements Host {
   async #applyOnce(
     wanted: WantedHost,
     signal: AbortSignal | undefined,
-    written?: Promise<boolean>,
+    written?: Promise<FileStamp | undefined>,
   ): Promise<ApplyResult & Pick<Applied, "left">> {
     const turn = this.#begin(signal);
     let before: SeenHost | undefined;
     try {
       before = await this.#known(wanted, turn);
       const plan = await this.#plan(wanted, before, written);
+      const configStamp = await written;
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
-      const { seen, ...applied } = await this.#carryOut(plan, wanted, before, turn);
+      const { seen, ...applied } = await this.#carryOut(plan, wanted, before, { ...turn, configStamp });
       const unset = applied.left.filter((step) => step.kind === "set-peers" || step.kind === "sync-conf");
       if (unset.length > 0) this.#doubtEndpoints(unset, wanted);
       else this.#learnEndpoints(wanted);
@@ -293,11 +303,15 @@ export class LinuxHost implements Host {
   }
 
   /** Made while the file is being written, which it hardly ever depends on. */
-  async #plan(wanted: WantedHost, seen: SeenHost, written: Promise<boolean> | undefined): Promise<HostPlan> {
+  async #plan(
+    wanted: WantedHost,
+    seen: SeenHost,
+    written: Promise<FileStamp | undefined> | undefined,
+  ): Promise<HostPlan> {
     const remembered = this.#remembered(wanted, this.#model?.held);
     if (written === undefined) return planHost(wanted, seen, remembered);
     const plan = planHost({ ...wanted, configWritten: true }, seen, remembered);
-    if ((await written) || !plan.steps.some(({ kind }) => kind === "sync-conf")) return plan;
+    if ((await written) !== undefined || !plan.steps.some(({ kind }) => kind === "sync-conf")) return plan;
     return planHost({ ...wanted, configWritten: false }, seen, remembered);
   }
 
@@ -391,7 +405,7 @@ export class LinuxHost implements Host {
     plan: HostPlan,
     wanted: WantedHost,
     seen: SeenHost,
-    { run, generation, signal }: Turn,
+    { run, generation, signal, configStamp }: Turn & { readonly configStamp?: FileStamp | undefined },
   ): Promise<Applied & { readonly seen: SeenHost }> {
     const { steps } = plan;
     if (steps.length === 0) return { done: [], problems: [], left: [], seen };
@@ -412,7 +426,7 @@ export class LinuxHost implements Host {
       interfaceName,
       listenPort: wanted.listenPort,
       nodeIdOf: (publicKey) => wanted.peers.find((peer) => peer.publicKey === publicKey)?.nodeId,
-      checkFiles: (step) => this.#checkFiles(step, wanted),
+      checkFiles: (step) => this.#checkFiles(step, wanted, configStamp),
       rememberLoopback: (address, ours) => this.#rememberLoopback(address, ours),
       onDone: (step) => log.debug("Applied a step", { step: step.kind }),
       ...(signal === undefined ? {} : { signal }),
@@ -446,7 +460,7 @@ export class LinuxHost implements Host {
   }
 
   /** `wg` clears the key when the file has none, so the files are read before it reads them. */
-  async #checkFiles(step: Step, wanted: WantedHost): Promise<void> {
+  async #checkFiles(step: Step, wanted: WantedHost, configStamp: FileStamp | undefined): Promise<void> {
     const { keyFile, configFile } = this.#options;
     if (step.kind === "set-device" && step.key) {
       const found = await readKeyFile(keyFile);
@@ -458,7 +472,9 @@ export class LinuxHost implements Host {
         );
       }
     }
-    if (step.kind === "sync-conf") {
+    // What was just written need not be read again.
+    const isAsWritten = configStamp !== undefined && configStamp === (await stampAt(configFile));
+    if (step.kind === "sync-conf" && !isAsWritten) {
       const found = await new MeshFile(configFile).read(wanted.publicKey, { closeToOthers: false });
       if (found.kind === "unusable") throw new ClusternetError(textOf(found.problems));
       if (
@@ -570,7 +586,7 @@ export class LinuxHost implements Host {
   async #removeFormerInterface(
     wanted: WantedHost,
     signal: AbortSignal | undefined,
-    written: Promise<boolean> | undefined,
+    written: Promise<FileStamp | undefined> | undefined,
   ): Promise<Problem[]> {
     const { memory } = this.#options;
     if (this.#formerName(wanted) === undefined) return [];

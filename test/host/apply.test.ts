@@ -11,6 +11,7 @@ import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
 import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
+import type { FileStamp } from "../../src/host/files.ts";
 import { createHost, type LinuxHost } from "../../src/host/host.ts";
 import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
@@ -230,22 +231,22 @@ describe("apply()", () => {
   });
 
   test.each([
-    { name: "loads the file whole when it gets written", isWritten: true },
-    { name: "sets peer by peer when it does not", isWritten: false },
-  ])("changes nothing while the file is being written, and $name", async ({ isWritten }) => {
+    { name: "loads the file whole when it gets written", stamp: "as written" },
+    { name: "sets peer by peer when it does not", stamp: undefined },
+  ])("changes nothing while the file is being written, and $name", async ({ stamp }) => {
     await withBench(async ({ fake, host, keyFile }) => {
       const file = { listenPort: two.listenPort, mesh: { peers: two.peers } };
       await Bun.write(join(keyFile, "../clusternet.conf"), renderWgConfig(file, privateKeyOf(ownKey)));
-      const written = Promise.withResolvers<boolean>();
+      const written = Promise.withResolvers<FileStamp | undefined>();
       const applying = host.apply(two, undefined, written.promise);
       await waitFor(() => fake.reads > 0, "the host read beside the writing");
       // Whatever it does not wait for has its turn.
       await new Promise((resolve) => setTimeout(resolve));
       const early = [...fake.changes];
-      written.resolve(isWritten);
+      written.resolve(stamp);
       const { complete } = await applying;
       const loaded = fake.changes.some((command) => command.startsWith("wg syncconf clusternet"));
-      expect({ early, complete, loaded }).toEqual({ early: [], complete: true, loaded: isWritten });
+      expect({ early, complete, loaded }).toEqual({ early: [], complete: true, loaded: stamp !== undefined });
       expect(fake.show()).toBe(await shownWhenDone(two));
     });
   });

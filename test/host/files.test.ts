@@ -12,6 +12,7 @@ import {
   removeLeftovers,
   replaceFile,
   socketPath,
+  stampAt,
 } from "../../src/host/files.ts";
 import { failure, octal, onDisk, withDirectory } from "./temporary.ts";
 
@@ -67,9 +68,10 @@ describe("replaceFile()", () => {
     await withDirectory(async (directory) => {
       const path = join(directory, "f");
       const seen: string[] = [];
-      await replaceFile(path, "new", 0o600, () => seen.push(readFileSync(path, "utf8")));
-      seen.push("done");
-      expect(seen).toEqual(["new", "done"]);
+      const onHeld = (stamp: string): void => void seen.push(`${readFileSync(path, "utf8")} ${stamp}`);
+      const stamp = await replaceFile(path, "new", 0o600, onHeld);
+      expect([...seen, "done"]).toEqual([`new ${stamp}`, "done"]);
+      expect(await stampAt(path)).toBe(stamp);
     });
   });
 
