@@ -4,10 +4,10 @@
  * The two sides take turns on the same interface or on two alike, with the same wrapper around `wg`. The first round
  * of each fills caches and does not count.
  */
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { restMs } from "../../src/spare-memory.ts";
 import { monotonicMs } from "../../test/lab/monotonic.ts";
+import { memoryOf, processorMsOf } from "../../test/lab/usage.ts";
 import { waitFor } from "../../test/lab/wait.ts";
 import {
   copyOf,
@@ -193,14 +193,14 @@ async function measureQuiet({ nodes, samples }: Sizes): Promise<Samples> {
   const ours: number[] = [];
   const baseline: number[] = [];
   const begunMs = performance.now();
-  const stillBeforeMs = await processorMs(still.agent.process.pid);
+  const stillBeforeMs = processorMsOf(still.agent.process.pid);
   for (let round = 0; round < samples; round++) {
-    const before = await processorMs(quiet.agent.process.pid);
+    const before = processorMsOf(quiet.agent.process.pid);
     await Bun.sleep(windowSeconds * 1_000);
-    ours.push((await processorMs(quiet.agent.process.pid)) - before);
+    ours.push(processorMsOf(quiet.agent.process.pid) - before);
     baseline.push(2 * dumpProcessorMs(quiet));
   }
-  const stillMs = (await processorMs(still.agent.process.pid)) - stillBeforeMs;
+  const stillMs = processorMsOf(still.agent.process.pid) - stillBeforeMs;
   const restMs = (stillMs / (performance.now() - begunMs)) * (60 - windowSeconds) * 1_000;
   return {
     ours: ours.map((ms) => ms + restMs),
@@ -210,13 +210,6 @@ async function measureQuiet({ nodes, samples }: Sizes): Promise<Samples> {
         `${60 - windowSeconds} s without (${restMs.toFixed(0)} ms of it)`,
     ],
   };
-}
-
-/** Processor time of a process and of its children that have ended, in milliseconds; ticks of 10 ms. */
-async function processorMs(pid: number): Promise<number> {
-  const stat = await readFile(`/proc/${pid}/stat`, "utf8");
-  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-  return fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks) * 10, 0);
 }
 
 /** Processor time of one `wg show dump` without the wrapper. */
@@ -245,8 +238,8 @@ async function measureMemory(nodes: number, samples: number): Promise<Samples> {
     const idle = Bun.spawn([process.execPath, "-e", "setInterval(() => {}, 1 << 30)"], { stdin: "ignore" });
     try {
       await Bun.sleep(settleMs);
-      ours.push(await residentMemory(agent.process.pid));
-      baseline.push(await residentMemory(idle.pid));
+      ours.push(residentMemory(agent.process.pid));
+      baseline.push(residentMemory(idle.pid));
     } finally {
       idle.kill("SIGKILL");
       await idle.exited;
@@ -277,13 +270,12 @@ interface Memory {
   readonly file: number;
 }
 
-async function residentMemory(pid: number): Promise<Memory> {
-  const status = await readFile(`/proc/${pid}/status`, "utf8");
-  const megabytes = (name: string): number => {
-    const [, kilobytes] = new RegExp(`^${name}:\\s+(\\d+) kB$`, "m").exec(status) ?? [];
-    return (Number(kilobytes) * 1_024) / 1e6;
+function residentMemory(pid: number): Memory {
+  return {
+    all: memoryOf(pid),
+    anonymous: memoryOf(pid, "RssAnon"),
+    file: memoryOf(pid, "RssFile"),
   };
-  return { all: megabytes("VmRSS"), anonymous: megabytes("RssAnon"), file: megabytes("RssFile") };
 }
 
 function count(words: readonly string[]): string {

@@ -1,12 +1,13 @@
 /**
  * Two Curators side by side, ours and what it is compared with, each with a crowd of watchers (watchers.ts) on another machine.
  */
-import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Cluster } from "../../test/lab/cluster.ts";
 import { Lab, underlayDevice, type Machine } from "../../test/lab/lab.ts";
 import type { LabProcess } from "../../test/lab/process.ts";
 import { LabTrust, OwnCurator } from "../../test/lab/trust.ts";
+import { memoryOf, processorMsOf } from "../../test/lab/usage.ts";
 import { maxWatchesOfCaller } from "../../src/curator-server/service.ts";
 import { credentialNames } from "../../src/trust/credential-files.ts";
 import { readCertificate, readKey, revealKey } from "../../src/trust/credentials.ts";
@@ -94,19 +95,11 @@ export class Crowd {
   /** What the Curator has used since its start. */
   async usage(): Promise<Usage> {
     const { pid } = this.#server;
-    const [stat, status] = await Promise.all(
-      ["stat", "status"].map((name) => readFile(`/proc/${pid}/${name}`, "utf8")),
-    );
-    const ticks = (stat ?? "")
-      .slice((stat ?? "").lastIndexOf(")") + 2)
-      .split(" ")
-      .slice(11, 13);
     const bytes = await this.#machine.exec(["cat", `/sys/class/net/${underlayDevice}/statistics/tx_bytes`]);
-    const [, peak] = /^VmHWM:\s+(\d+) kB$/m.exec(status ?? "") ?? [];
     return {
-      processorMs: ticks.reduce((sum, each) => sum + Number(each) * 10, 0),
+      processorMs: processorMsOf(pid),
       bytes: Number(bytes),
-      peakMegabytes: (Number(peak) * 1_024) / 1e6,
+      peakMegabytes: memoryOf(pid, "VmHWM"),
     };
   }
 

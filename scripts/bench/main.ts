@@ -1,5 +1,5 @@
 /**
- * The benchmark: `bun run bench [ROW…] [--quick] [--nodes N] [--samples N] [--out DIR]`. About three minutes, root.
+ * The benchmark: `bun run bench [ROW…] [--quick] [--nodes N] [--samples N] [--out DIR]`. About four minutes, root.
  *
  * Every figure is a ratio to a baseline that is measured by turns with it in the same run, so that it says something on
  * any machine; `bench.json`, `bench.svg` and `bench.txt` go to dist/bench. The executable under test is the compiled one,
@@ -22,21 +22,50 @@ import type { Row, Sizes } from "./row.ts";
 import { costOfStamps, WgStamps } from "./stamps.ts";
 import { startRows } from "./start-rows.ts";
 
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    quick: { type: "boolean", default: false },
-    nodes: { type: "string" },
-    samples: { type: "string" },
-    out: { type: "string", default: join(root, "dist/bench") },
-  },
-});
+/** Takes eight minutes, and is run only when it is named. */
+const fanOut = "fan-out";
+const { values, positionals } = parseCommandLine();
+if (values.help) {
+  console.log(usage());
+  process.exit(0);
+}
 const sizes: Sizes = {
   nodes: Number(values.nodes ?? (values.quick ? 1_000 : 10_000)),
   samples: Number(values.samples ?? (values.quick ? 3 : 7)),
 };
 for (const [name, value] of Object.entries(sizes)) {
   if (!Number.isInteger(value) || value < 1) refuse(`--${name}`, "a whole number of at least 1");
+}
+
+function parseCommandLine() {
+  try {
+    return parseArgs({
+      allowPositionals: true,
+      options: {
+        help: { type: "boolean", short: "h", default: false },
+        quick: { type: "boolean", default: false },
+        nodes: { type: "string" },
+        samples: { type: "string" },
+        out: { type: "string", default: join(root, "dist/bench") },
+      },
+    });
+  } catch (error) {
+    if (!(error instanceof TypeError && "code" in error)) throw error;
+    console.error(`Cannot run the benchmark: ${error.message}\n\n${usage()}`);
+    process.exit(64);
+  }
+}
+
+/** What `--help` prints. The names of rows do not depend on the sizes. */
+function usage(): string {
+  return `Usage: bun run bench [ROW…] [--quick] [--nodes N] [--samples N] [--out DIR]
+
+  ROW          only these: ${rowNames({ nodes: 1, samples: 1 }).join(", ")};
+               without any all but ${fanOut}
+  --quick      small sizes: 1,000 nodes, three samples
+  --nodes N    size of the mesh (default: 10000)
+  --samples N  how often each side is measured (default: 7)
+  --out DIR    where table, samples and picture go (default: dist/bench)`;
 }
 
 function refuse(what: string, expected: string): never {
@@ -82,10 +111,16 @@ async function publish(name: string, results: readonly Result[], picture: string
   console.log(text);
 }
 
-const rows = [...agentRows(sizes), ...startRows(), ...curatorRows(sizes)];
-/** Takes five minutes, and is run only when it is named. */
-const fanOut = "fan-out";
-const names = [...new Set(rows.map(({ name }) => name)), fanOut];
+function rowsOf(sizes: Sizes): readonly Row[] {
+  return [...agentRows(sizes), ...startRows(), ...curatorRows(sizes)];
+}
+
+function rowNames(sizes: Sizes): readonly string[] {
+  return [...new Set(rowsOf(sizes).map(({ name }) => name)), fanOut];
+}
+
+const rows = rowsOf(sizes);
+const names = rowNames(sizes);
 const unknown = positionals.find((word) => !names.includes(word));
 if (unknown !== undefined) refuse(`row "${unknown}"`, names.join(", "));
 await setup("tests");

@@ -47,11 +47,24 @@ test.each([
     argv: ["nothing"],
     want: 'Cannot run row "nothing": expected change, picture, restart, burst, quiet, memory, start, loss, curator, fan-out',
   },
+  {
+    argv: ["--frob"],
+    want: expect.stringMatching(
+      /^Cannot run the benchmark: Unknown option '--frob'[^]*\n\nUsage: bun run bench /,
+    ),
+  },
   { argv: ["change", "--nodes", "many"], want: "Cannot run --nodes: expected a whole number of at least 1" },
 ])("bun run bench refuses $argv and says what it expects", ({ argv, want }) => {
   const run = Bun.spawnSync([process.execPath, program, ...argv], { stderr: "pipe" });
   expect({ status: run.exitCode, stderr: run.stderr.toString() }).toEqual({
     status: 64,
-    stderr: `${want}\n`,
+    stderr: typeof want === "string" ? `${want}\n` : want,
   });
+});
+
+test("bun run bench --help says what it takes, and measures nothing", () => {
+  const run = Bun.spawnSync([process.execPath, program, "--help"], { stderr: "pipe" });
+  const [stdout, stderr] = [run.stdout.toString(), run.stderr.toString()];
+  expect([run.exitCode, stderr, stdout]).toEqual([0, "", expect.stringMatching(/^Usage: bun run bench /)]);
+  expect(stdout).toContain("change, picture, restart, burst, quiet, memory, start, loss, curator, fan-out");
 });

@@ -3,11 +3,11 @@
  * at full size, less in every run. Prints what it took, for docs/scale.md.
  */
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { readFile } from "node:fs/promises";
 import { node } from "../fakes/curator.ts";
 import { Lab } from "../lab/lab.ts";
 import { long } from "../lab/long.ts";
 import { soonMs, Stage } from "../lab/stage.ts";
+import { memoryOf } from "../lab/usage.ts";
 
 const count = long ? 10_000 : 200;
 const prefixCount = 64;
@@ -36,14 +36,6 @@ function largeNode(number: number, generation = 0): Uint8Array {
   return node({ id: `node-${number}`, key: keys[number] ?? "", address, prefixes: all });
 }
 
-/** Megabytes of memory that a process has, and has had at most. */
-async function memoryOf(pid: number): Promise<{ readonly now: number; readonly most: number }> {
-  const text = await readFile(`/proc/${pid}/status`, "utf8");
-  const megabytes = (name: string): number =>
-    Math.round(Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, "m").exec(text)?.[1]) / 1_000);
-  return { now: megabytes("VmRSS"), most: megabytes("VmHWM") };
-}
-
 function seconds(from: number, to: number): string {
   return `${((to - from) / 1_000).toFixed(2)} s`;
 }
@@ -69,7 +61,8 @@ test(
     await stage.agent.peers(isWhole, limitMs);
     const appliedMs = performance.now();
     await stage.agent.status(({ peers }) => peers.length === count, limitMs);
-    const applied = await memoryOf(stage.agent.process.pid);
+    const { pid } = stage.agent.process;
+    const [nowMb, mostMb] = [memoryOf(pid), memoryOf(pid, "VmHWM")];
 
     await stage.recorder.clear();
     const mark = stage.agent.process.mark();
@@ -92,7 +85,7 @@ test(
     console.log(
       `limits: ${count} nodes of ${prefixCount} prefixes: applied ${seconds(begunMs, appliedMs)} after the Curator was given them ` +
         `(${seconds(startedMs, appliedMs)} after the agent answered), one change ${seconds(changedMs, doneMs)}, ` +
-        `restart ${seconds(againMs, inStepMs)}; memory ${applied.now} MB, at most ${applied.most} MB`,
+        `restart ${seconds(againMs, inStepMs)}; memory ${nowMb.toFixed(0)} MB, at most ${mostMb.toFixed(0)} MB`,
     );
   },
   limitMs * 2,

@@ -16,11 +16,15 @@ const lookEveryMs = 100;
 /** Longer than memory takes to be given back. */
 const giveBackMs = 25_000;
 
-/** Resident memory in MB. */
-export function memoryOf(pid: number): number {
-  const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
-  if (kilobytes === undefined) throw new Error(`Cannot read the memory of process ${pid}`);
-  return Number(kilobytes) / 1_000;
+/** Resident, the most that it ever was, and what of it is the process' own and what pages of files. */
+export type MemoryKind = "VmRSS" | "VmHWM" | "RssAnon" | "RssFile";
+
+/** Memory in MB, of a million bytes each. */
+export function memoryOf(pid: number, kind: MemoryKind = "VmRSS"): number {
+  const status = readFileSync(`/proc/${pid}/status`, "utf8");
+  const kibibytes = new RegExp(`^${kind}:\\s+(\\d+) kB$`, "m").exec(status)?.[1];
+  if (kibibytes === undefined) throw new Error(`Cannot read the memory of process ${pid}`);
+  return (Number(kibibytes) * 1_024) / 1e6;
 }
 
 /** The least memory, in MB, that is seen until `act` has ended. */
