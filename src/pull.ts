@@ -47,6 +47,8 @@ const failingHintMs = 1_500;
 /** So many changed peers are logged singly in a minute; of a cluster in which nodes change all the time the rest is counted. */
 const loggedSingly = 60;
 const loggedWindowMs = 60_000;
+/** After signs of lost tombstones the stream is opened anew within this time, so that not all agents do it at once (C2). */
+const suspicionMs = 60_000;
 /** A held picture is looked at again by another stream this long after it was held, and up to a minute more. */
 const secondOpinionJitterMs = 60_000;
 
@@ -292,7 +294,7 @@ export class Pull {
   async #follow(signal: AbortSignal): Promise<void> {
     const { tracker, curator, clock } = this.#parts;
     for await (const event of this.#parts.events ?? curator.follow(signal)) {
-      tracker.fold(event, clock.nowMs());
+      if (tracker.fold(event, clock.nowMs())) this.#suspect();
       if (event.kind === "event") {
         this.#lastEventAt = clock.wallTime();
         // A turn that waits for its programs leaves time to make all of it, which the next one then finds made.
@@ -302,6 +304,17 @@ export class Pull {
       this.#askAgain();
       this.#bell.poke();
     }
+  }
+
+  /** Deletions may have been lost: the picture of another stream lacks those nodes. */
+  #suspect(): void {
+    const { curator, clock, log } = this.#parts;
+    const { address } = curator.state.get();
+    log.info(
+      "The Curator sends its nodes again: deletions may have been lost, so the stream is opened anew",
+      address === undefined ? {} : { curator: address },
+    );
+    curator.reopen(clock.random() * suspicionMs);
   }
 
   /** A picture that is held needs the opinion of another stream (C4.8). */

@@ -26,6 +26,7 @@ import {
 import type { Node, NodeId } from "./core/node.ts";
 import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
+import { RepeatCounter, repeatedNodes } from "./core/repeats.ts";
 import type { DecodedEvent } from "./curator/connection.ts";
 import type { StreamEvent } from "./curator/follower.ts";
 
@@ -65,7 +66,12 @@ export class Tracker {
   #folded: NodeSet;
   /** Events of a picture that is believed: a burst of them is folded at once. */
   #waiting: DecodedEvent[] = [];
-  #replacement: { readonly stream: number; readonly events: DecodedEvent[] } | undefined;
+  #replacement:
+    | { readonly stream: number; readonly openedMs: number; readonly events: DecodedEvent[] }
+    | undefined;
+  /** When the stream that decides was opened. */
+  #openedMs = 0;
+  readonly #repeats = new RepeatCounter();
   #complete: boolean;
   #believed = false;
   #firstEventMs: number | undefined;
@@ -177,30 +183,45 @@ export class Tracker {
     return this.#folded.picture === "shrunk" ? this.#folded.hold?.sinceMs : undefined;
   }
 
-  fold(event: StreamEvent, nowMs: number): void {
+  /** True: nodes come again with nothing changed, so that tombstones may have been lost before (C2). */
+  fold(event: StreamEvent, nowMs: number): boolean {
     switch (event.kind) {
       case "opened":
         if (event.replaces !== undefined && event.replaces === this.#folded.stream) {
-          this.#replacement = { stream: event.stream, events: [] };
+          this.#replacement = { stream: event.stream, openedMs: nowMs, events: [] };
         } else {
-          this.#open(event.stream);
+          this.#open(event.stream, nowMs);
         }
-        return;
+        return false;
       case "event":
         if (event.stream === this.#folded.stream) {
+          const isSuspicious = this.#isRepeated(event.event, nowMs);
           this.#take(event.event, nowMs);
-        } else if (event.stream === this.#replacement?.stream) {
+          return isSuspicious;
+        }
+        if (event.stream === this.#replacement?.stream) {
           this.#replacement.events.push(event.event);
           if (event.event.lastBacklogged) this.#replace(nowMs);
         }
-        return;
+        return false;
       case "closed":
         if (event.stream === this.#replacement?.stream) this.#replacement = undefined;
         // What the replacement has brought so far is the best there is now.
         else if (event.stream === this.#folded.stream && this.#replacement !== undefined)
           this.#replace(nowMs);
-        return;
+        return false;
     }
+  }
+
+  /** Of a burst that is not folded yet the nodes are compared with those of before it, which is near enough. */
+  #isRepeated(event: DecodedEvent, nowMs: number): boolean {
+    const { current } = this.#folded;
+    const counted = { known: current.size, nowMs, streamOpenedMs: this.#openedMs };
+    let isSuspicious = false;
+    for (const nodeId of repeatedNodes({ current }, event)) {
+      if (this.#repeats.isSuspicious({ nodeId, ...counted })) isSuspicious = true;
+    }
+    return isSuspicious;
   }
 
   /**
@@ -260,7 +281,8 @@ export class Tracker {
     this.#touched.clear();
   }
 
-  #open(stream: number): void {
+  #open(stream: number, openedMs: number): void {
+    this.#openedMs = openedMs;
     this.#folded = foldStreamOpened(this.#nodes, stream);
     this.#members.clear();
     this.#membersChanged = true;
@@ -273,8 +295,8 @@ export class Tracker {
   }
 
   #replace(nowMs: number): void {
-    const { stream, events } = this.#replacement ?? { stream: 0, events: [] };
-    this.#open(stream);
+    const { stream, openedMs, events } = this.#replacement ?? { stream: 0, openedMs: nowMs, events: [] };
+    this.#open(stream, openedMs);
     for (const event of events) this.#take(event, nowMs);
   }
 

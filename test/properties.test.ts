@@ -234,7 +234,7 @@ class WatchedTracker extends Tracker {
   #beside: { readonly stream: number; readonly versions: Node[]; readonly gone: Set<string> } | undefined;
   readonly #named = new Map<number, Set<string>>();
 
-  override fold(event: StreamEvent, nowMs: number): void {
+  override fold(event: StreamEvent, nowMs: number): boolean {
     if (event.kind === "opened") {
       this.#beside =
         event.replaces === undefined ? undefined : { stream: event.stream, versions: [], gone: new Set() };
@@ -251,7 +251,7 @@ class WatchedTracker extends Tracker {
       }
       if (beside !== undefined && lastBacklogged) this.#beside = undefined;
     }
-    super.fold(event, nowMs);
+    return super.fold(event, nowMs);
   }
 
   override build(rules: BuildRules): TrackedMesh {

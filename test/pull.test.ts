@@ -354,6 +354,36 @@ describe("Pull", () => {
     await run.end();
   });
 
+  test("opens the stream anew within a minute when the Curator sends its nodes again, and not twice in ten minutes", async () => {
+    const run = start();
+    const four = [self, ...["b", "c", "d"].map((name) => node(name))];
+    run.open();
+    run.event(four, true);
+    await run.clock.advance(61_000);
+    // Nothing is wrong with nodes that changed, nor with one that did not.
+    for (const each of four) run.event([{ ...each, state: "standby" }]);
+    run.event(four.slice(0, 1).map((each) => ({ ...each, state: "standby" })));
+    await run.clock.advance(11_000);
+    expect(run.reopened).toEqual([]);
+    run.clock.nextRandom = 0.5;
+    const again = (): void => {
+      for (const each of four) run.event([{ ...each, state: "standby" }]);
+    };
+    again();
+    await run.clock.advance(1_000);
+    expect(run.reopened).toEqual([30_000]);
+    expect(run.lines.filter((line) => line.includes("sends its nodes again"))).toHaveLength(1);
+    await run.clock.advance(9 * 60_000);
+    again();
+    await run.clock.advance(1_000);
+    expect(run.reopened).toEqual([30_000]);
+    await run.clock.advance(60_000);
+    again();
+    await run.clock.advance(1_000);
+    expect(run.reopened).toEqual([30_000, 30_000]);
+    await run.end();
+  });
+
   test("judges other nodes' addresses again when the host's own change", async () => {
     const run = start();
     run.open();

@@ -171,6 +171,25 @@ describe("Tracker", () => {
     expect(shown(each)).toBe("c: 192.0.2.99/32 | exact");
   });
 
+  test("tells of nodes that come again with nothing changed, by what the stream that decides has named", () => {
+    const each = tracker([node("b"), node("c"), node("d")]);
+    const nodes = [self, node("b"), node("c"), node("d")];
+    const all = (stream: number, atMs: number): boolean =>
+      each.fold({ kind: "event", stream, event: event(nodes, true) }, atMs);
+    each.fold(opened(1), 0);
+    // What the file names too comes for the first time.
+    expect(all(1, 70_000)).toBe(false);
+    each.fold(opened(2, 1), 80_000);
+    each.fold({ kind: "event", stream: 2, event: event([self]) }, 80_000);
+    expect(each.fold({ kind: "event", stream: 1, event: event([self, node("b")]) }, 80_000)).toBe(false);
+    expect(all(2, 80_000)).toBe(false);
+    // Not in the first minute of this stream, however old the one before.
+    expect(all(2, 139_000)).toBe(false);
+    expect(all(1, 141_000)).toBe(false);
+    expect(all(2, 141_000)).toBe(true);
+    expect(all(2, 142_000)).toBe(false);
+  });
+
   test("ignores events of streams that are over", () => {
     const each = tracker();
     each.fold(opened(1), 0);

@@ -12,7 +12,6 @@ import { isLoopbackCurator, type LeaderAnswer, leaderAddress, type NamedCurator 
 import { asNodeId, type NodeId } from "../core/node.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
-import { RepeatCounter } from "../core/repeats.ts";
 import { CuratorError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { type CuratorConnection, isRemoved, removedProblem } from "./connection.ts";
@@ -89,7 +88,6 @@ class Follower implements CuratorFollower {
   readonly keyFile: string | undefined;
   readonly #settings: FollowerSettings;
   readonly #parts: FollowerParts;
-  readonly #repeats = new RepeatCounter();
   /** Times at which the stream is to be opened anew, in no order. */
   #reopenAtMs: number[] = [];
   readonly #reopenBell = new Bell();
@@ -287,7 +285,6 @@ class Follower implements CuratorFollower {
     return {
       leaderOf: (answer) => this.#leaderOf(answer),
       isLost: (leader) => this.#lostLeadersMs.has(leader),
-      repeats: this.#repeats,
       reopenBell: this.#reopenBell,
       nextNumber: () => ++this.#lastNumber,
       askReopen: (delayMs) => this.reopen(delayMs),

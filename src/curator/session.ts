@@ -2,14 +2,12 @@
  * What is done with one connection to one Curator: the watch stream that decides, beside it perhaps one that is to take
  * its place, and the question who leads.
  *
- * A stream is replaced when tombstones may have been lost (C2): after a day, when the Curator sends its nodes again,
- * and when the follower asks for it. The new stream runs beside the old one, on the same connection, until its picture
- * is full. A session never tries again: when no stream is left it has ended, and says why.
+ * A stream is replaced when tombstones may have been lost (C2): after a day, and when the follower asks for it. The new
+ * stream runs beside the old one, on the same connection, until its picture is full. A session never tries again: when
+ * no stream is left it has ended, and says why.
  */
 import { Backoff, type BackoffSchedule, type Bell, type Clock } from "../async.ts";
 import type { LeaderAnswer, NamedCurator } from "../core/curators.ts";
-import type { Node, NodeId } from "../core/node.ts";
-import { type RepeatCounter, repeatedNodes } from "../core/repeats.ts";
 import { CuratorError, messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import {
@@ -30,8 +28,6 @@ export type StreamEvent =
 
 /** Tombstones may have been lost without any sign, so every stream is replaced after this time at the latest (C2). */
 const streamLifeMs = 24 * 60 * 60_000;
-/** After signs of lost tombstones the stream is opened anew within this time, so that not all agents do it at once (C2). */
-const suspicionMs = 60_000;
 /** A stream that has brought nothing by then is given up: keepalive alone cannot tell a slow Curator from a stuck one. */
 const firstEventMs = 10 * 60_000;
 /** A stream beside the running one that has no full picture by then is given up; the slowest one measured took 85 s. */
@@ -49,7 +45,6 @@ const unimplemented = 12;
 
 /** The follower as its sessions see it. */
 export interface SessionOwner {
-  readonly repeats: RepeatCounter;
   /** Rings when a reopening was asked for. */
   readonly reopenBell: Bell;
   nextNumber(): number;
@@ -88,7 +83,6 @@ interface Stream {
   /** No event has come yet. */
   silent: boolean;
   full: boolean;
-  readonly nodes: Map<NodeId, Node>;
   /** Settled when the consumer has been told of it. */
   told?: Promise<void>;
 }
@@ -231,7 +225,6 @@ export class Session {
       renewAtMs: nowMs + jittered(lifeMs, clock),
       silent: true,
       full: false,
-      nodes: new Map(),
     };
   }
 
@@ -257,8 +250,7 @@ export class Session {
         stream.silent = false;
         this.#hadFullPicture ||= full;
         this.broughtEvent = true;
-        if (stream === this.#main) this.#look(stream, event);
-        else remember(stream, event);
+        if (stream === this.#main) this.#given.follower.onEvent(stream.full);
         await out.put({ kind: "event", stream: stream.number, event });
         if (full && stream === this.#replacement) this.#takeOver(stream);
       }
@@ -294,29 +286,6 @@ export class Session {
     this.taken = true;
     log.info("Watching the nodes of a Curator", { curator: address });
     follower.onTaken(connection);
-  }
-
-  /** Takes in an event of the stream that decides, and looks for signs of lost tombstones. */
-  #look(stream: Stream, event: DecodedEvent): void {
-    const { clock, follower, log } = this.#given;
-    const repeated = remember(stream, event);
-    follower.onEvent(stream.full);
-    for (const nodeId of repeated) {
-      const suspicious = follower.repeats.isSuspicious({
-        nodeId,
-        known: stream.nodes.size,
-        nowMs: clock.nowMs(),
-        streamOpenedMs: stream.openedMs,
-      });
-      if (!suspicious) continue;
-      log.info(
-        "The Curator sends its nodes again: deletions may have been lost, so the stream is opened anew",
-        {
-          curator: this.#given.address,
-        },
-      );
-      follower.askReopen(clock.random() * suspicionMs);
-    }
   }
 
   /** The picture of the stream beside is full: it decides from now on. */
@@ -402,12 +371,4 @@ function codeOf(error: unknown): number | undefined {
 /** Up to a tenth less: a thousand agents that started together spread over two hours of a day. */
 function jittered(ms: number, clock: Clock): number {
   return ms * (1 - clock.random() / 10);
-}
-
-/** Takes in an event; returns the nodes that the stream had named before, exactly so. */
-function remember(stream: Stream, event: DecodedEvent): readonly NodeId[] {
-  const repeated = repeatedNodes({ current: stream.nodes }, event);
-  for (const node of event.nodes) stream.nodes.set(node.id, node);
-  for (const nodeId of event.tombstones) stream.nodes.delete(nodeId);
-  return repeated;
 }

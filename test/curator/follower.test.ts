@@ -1034,27 +1034,6 @@ describe("a stream that is opened anew", () => {
     await run.clock.advance(72 * 60 * 60_000);
     expect(run.curators.streams).toHaveLength(1);
   });
-
-  test("comes within a minute when the Curator sends its nodes again, and not twice in ten minutes", async () => {
-    const four = ["a", "b", "c", "d"].map((id) => node(id));
-    await using run = new Run((stream) => stream.send(nodesEvent(four, true)));
-    await run.clock.advance(61_000);
-    // Nothing is wrong with nodes that changed, nor with one or two that did not.
-    run.stream.send(...four.map(({ id }) => nodesEvent([node(id, "K")])));
-    run.stream.send(nodesEvent([node("a", "K")]), nodesEvent([node("b", "K")]));
-    await run.clock.advance(60_000);
-    expect(run.curators.streams).toHaveLength(1);
-    const again = ["a", "b", "c", "d"].map((id) => nodesEvent([node(id, "K")]));
-    run.stream.send(...again);
-    await run.clock.advance(29_000);
-    expect(run.curators.streams).toHaveLength(1);
-    await run.clock.advance(1_000);
-    expect(run.curators.streams).toHaveLength(2);
-    await run.clock.advance(90_000);
-    run.stream.send(...four.map((each) => nodesEvent([each])));
-    await run.clock.advance(60_000);
-    expect(run.curators.streams).toHaveLength(2);
-  });
 });
 
 /** What may happen to a follower: something at its newest stream or the one before, a wish, or time. */
