@@ -41,6 +41,8 @@ export interface HostPlan {
   readonly problems: readonly Problem[];
   /** What is seen once all steps are done. */
   readonly after: SeenHost;
+  /** Of the peers that were looked at, those whose endpoint is left as it is for now: how long depends on the time (C4.6). */
+  readonly roaming: readonly PublicKey[];
 }
 
 /** The steps from what is seen to what is wanted. The same three arguments give the same steps. */
@@ -72,7 +74,7 @@ export function planHost(wanted: WantedHost, seen: SeenHost, remembered: Remembe
     // The guard first: without its route it would take the packets of a wider network that is wanted now.
     for (const step of removals(draft.seen, network)) draft.take(step);
   }
-  return { steps: draft.steps, problems, after: draft.seen };
+  return { steps: draft.steps, problems, roaming: draft.roaming, after: draft.seen };
 }
 
 /** What `down` takes away. */
@@ -88,7 +90,7 @@ export interface DownWanted extends Pick<WantedHost, "interfaceName" | "clusterN
 export function planDown(
   wanted: DownWanted,
   seen: SeenHost,
-  remembered: Omit<Remembered, "endpoints" | "formerPeers" | "held">,
+  remembered: Omit<Remembered, "endpoints" | "formerPeers" | "held" | "unsure">,
 ): HostPlan {
   const draft = new Draft(
     { ...wanted, listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true },
@@ -111,13 +113,14 @@ export function planDown(
     if (isRoutedElsewhere(draft.seen, network, wanted.interfaceName)) continue;
     for (const step of removals(draft.seen, network).toReversed()) draft.take(step);
   }
-  return { steps: draft.steps, problems, after: draft.seen };
+  return { steps: draft.steps, problems, roaming: draft.roaming, after: draft.seen };
 }
 
 /** Steps so far, and what will be seen once they are done. */
 class Draft {
   readonly wanted: WantedHost;
   readonly steps: Step[] = [];
+  readonly roaming: PublicKey[] = [];
   seen: SeenHost;
 
   constructor(wanted: WantedHost, seen: SeenHost) {
@@ -249,27 +252,33 @@ function planDevice(draft: Draft, remembered: Remembered): void {
       ...(port ? { listenPort: wanted.listenPort } : {}),
     });
   }
-  const changes = planPeers(wanted, link, remembered);
+  const changes = planPeers(draft, link, remembered);
   if (changes.length > 0) draft.take({ kind: "set-peers", name, changes });
 }
 
 /** Removals first, so that a prefix is given up before another peer takes it. */
-function planPeers(wanted: WantedHost, link: SeenInterface, remembered: Remembered): PeerChange[] {
-  const { held } = remembered;
+function planPeers({ wanted, roaming }: Draft, link: SeenInterface, remembered: Remembered): PeerChange[] {
+  const { held, unsure = nobody } = remembered;
   const { unwanted, peers } =
     held !== undefined && isComparable(held, wanted)
-      ? differing(held, wanted)
+      ? differing(held, wanted, unsure)
       : { unwanted: unwantedPeers(wanted, link, remembered), peers: wanted.peers };
   const changes: PeerChange[] = [];
   for (const publicKey of unwanted) {
     if (link.peers.has(publicKey)) changes.push({ publicKey, remove: true });
   }
   for (const peer of peers) {
-    const change = planPeer(peer, link.peers.get(peer.publicKey), wanted, remembered.endpoints);
+    const seen = link.peers.get(peer.publicKey);
+    const announced = announcedEndpoint(peer, wanted.listenPort);
+    const change = planPeer(peer, seen, announced, remembered.endpoints, wanted.keepaliveSeconds ?? 0);
     if (change !== undefined) changes.push(change);
+    const isRight = announced === undefined || announced === seen?.endpoint;
+    if (!isRight && change?.endpoint === undefined) roaming.push(peer.publicKey);
   }
   return changes;
 }
+
+const nobody: ReadonlySet<PublicKey> = new Set();
 
 function unwantedPeers(wanted: WantedHost, link: SeenInterface, { formerPeers }: Remembered): PublicKey[] {
   const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
@@ -290,30 +299,38 @@ function isComparable(held: WantedHost, wanted: WantedHost): boolean {
   );
 }
 
-/** Peers that are wanted otherwise than those that the interface holds, and keys that are wanted no more. */
+/** Peers that are wanted otherwise than those that the interface holds, or are unsure; and keys that are wanted no more. */
 function differing(
   held: WantedHost,
   wanted: WantedHost,
+  unsure: ReadonlySet<PublicKey>,
 ): { readonly unwanted: readonly PublicKey[]; readonly peers: readonly Peer[] } {
   const changes = diffMeshes(held, wanted);
-  const peers = changes.flatMap(({ kind, peer }) => (kind === "removed" ? [] : [peer]));
+  const other = new Set(changes.flatMap(({ kind, peer }) => (kind === "removed" ? [] : [peer])));
+  const peers =
+    unsure.size === 0
+      ? [...other]
+      : wanted.peers.filter((peer) => unsure.has(peer.publicKey) || other.has(peer));
   const keys = new Set(peers.map(({ publicKey }) => publicKey));
-  const unwanted = changes.flatMap((change) => {
-    const { publicKey } = change.kind === "changed" ? change.before : change.peer;
-    return change.kind === "added" || keys.has(publicKey) ? [] : [publicKey];
-  });
-  return { unwanted, peers };
+  const unwanted = new Set(
+    changes.flatMap((change) => {
+      const { publicKey } = change.kind === "changed" ? change.before : change.peer;
+      return change.kind === "added" || keys.has(publicKey) ? [] : [publicKey];
+    }),
+  );
+  if (wanted.exact) for (const publicKey of unsure) if (!keys.has(publicKey)) unwanted.add(publicKey);
+  return { unwanted: [...unwanted], peers };
 }
 
 function planPeer(
   peer: Peer,
   seen: SeenPeer | undefined,
-  wanted: WantedHost,
+  announced: string | undefined,
   memory: EndpointMemory,
+  keepaliveSeconds: number,
 ): PeerChange | undefined {
   const { publicKey } = peer;
-  const keepaliveSeconds = wanted.keepaliveSeconds ?? 0;
-  const endpoint = planEndpoint(peer, seen, wanted.listenPort, memory);
+  const endpoint = planEndpoint(peer, seen, announced, memory);
   // Nearly every peer of a reading.
   if (seen !== undefined && endpoint === undefined && isAsWanted(peer, seen, keepaliveSeconds))
     return undefined;
@@ -366,10 +383,9 @@ export const handshakeLimitSeconds = 180;
 function planEndpoint(
   peer: Peer,
   seen: SeenPeer | undefined,
-  port: number,
+  announced: string | undefined,
   memory: EndpointMemory,
 ): string | undefined {
-  const announced = announcedEndpoint(peer, port);
   if (announced === undefined || announced === seen?.endpoint) return undefined;
   if (seen?.endpoint === undefined) return announced;
   const before = memory.announced.get(peer.publicKey);

@@ -105,10 +105,12 @@ export interface Remembered {
    */
   readonly formerPeers: ReadonlySet<PublicKey>;
   /**
-   * What was wanted when the interface was last brought to hold all of it, with no reading since. Peers that are still
-   * wanted so are not looked at; they were planned by the same `endpoints`.
+   * What was wanted when the interface was last brought to hold all of it. Peers that are still wanted so are not looked
+   * at, but for those in `unsure`.
    */
   readonly held?: WantedHost;
+  /** Peers that may show otherwise than `held` wanted them. */
+  readonly unsure?: ReadonlySet<PublicKey>;
   /** What decides about endpoints (C4.6). */
   readonly endpoints: EndpointMemory;
 }

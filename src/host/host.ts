@@ -21,7 +21,7 @@ import {
   type WantedHost,
 } from "../core/host-plan.ts";
 import { HandshakeBook } from "../core/handshake-book.ts";
-import { announcedEndpoint, type SeenPeer } from "../core/host-state.ts";
+import { announcedEndpoint } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Peer } from "../core/mesh.ts";
 import { diffMeshes } from "../core/mesh-changes.ts";
@@ -120,10 +120,10 @@ export class LinuxHost implements Host {
   readonly #options: HostOptions;
   /** What is known of the host; absent: it must be read first. */
   #model: Model | undefined;
-  /** As last read: most peers show as before when they are read again. */
+  /** As last read by the loop that applies: most peers show as before when they are read again. */
   #lastDump: ReadDump | undefined;
-  /** Peers of the interface that were as wanted, and by which mesh: when a reading shows the same they still are. */
-  #asWanted: { readonly peers: ReadonlyMap<PublicKey, SeenPeer>; readonly wanted: WantedHost } | undefined;
+  /** What all peers were brought to or found to be, and those that may be otherwise since; absent: any may. */
+  #asWanted: { readonly wanted: WantedHost; readonly unsure: ReadonlySet<PublicKey> } | undefined;
   /** Raised by each `invalidate`: what was begun before it knows nothing of what it told of. */
   #generation = 0;
   #index: number | undefined;
@@ -139,12 +139,10 @@ export class LinuxHost implements Host {
   /** Peers that were wanted when all was last done, and keys of those wanted since then that may be there. */
   #donePeers: readonly Peer[] = [];
   #begunPeers: ReadonlySet<PublicKey> = new Set();
-  /** Received bytes of each peer, since when they stand still, and when that was last looked at. */
-  #received: ReadonlyMap<PublicKey, { bytes: number; sinceMs: number }> = new Map();
-  readonly #handshakes = new HandshakeBook();
+  /** Since when the received bytes of each peer stand still, and when that was last looked at. */
+  readonly #stillSinceMs = new Map<PublicKey, number>();
   #readAtMs = 0;
-  /** The peers by which that was last noted. */
-  #followed: ReadonlyMap<PublicKey, SeenPeer> | undefined;
+  readonly #handshakes = new HandshakeBook();
 
   constructor(options: HostOptions) {
     this.#options = options;
@@ -162,14 +160,14 @@ export class LinuxHost implements Host {
 
   async read(signal?: AbortSignal): Promise<SeenHost> {
     const run = runUntil(this.#options.run, signal);
-    return await this.#read(run, this.#options.interfaceName, this.#knownNetworks([]));
+    return (await this.#read(run, this.#options.interfaceName, this.#knownNetworks([]))).seen;
   }
 
   /** As `read`, at the start: what it finds is what is known, so that the first apply need not look again. */
   async readFirst(): Promise<SeenHost> {
     const { generation, run } = this.#begin(undefined);
     const networks = this.#knownNetworks([]);
-    const seen = prepare(await this.#read(run, this.#options.interfaceName, networks));
+    const seen = this.#follow(await this.#read(run, this.#options.interfaceName, networks));
     this.#keep(seen, networks, generation);
     return seen;
   }
@@ -178,7 +176,7 @@ export class LinuxHost implements Host {
     try {
       const { run } = this.#options;
       const former = await this.#planFormerInterface(wanted, run);
-      const found = await this.#read(
+      const { seen: found } = await this.#read(
         run,
         wanted.interfaceName,
         this.#knownNetworks(wanted.clusterNets),
@@ -219,7 +217,7 @@ export class LinuxHost implements Host {
     this.invalidate();
     const turn = this.#begin(undefined);
     try {
-      const seen = await this.#read(
+      const { seen } = await this.#read(
         turn.run,
         wanted.interfaceName,
         this.#knownNetworks(wanted.clusterNets),
@@ -260,6 +258,11 @@ export class LinuxHost implements Host {
     let before: SeenHost | undefined;
     try {
       before = await this.#known(wanted, turn);
+      // What no plan has looked at yet is unsure still.
+      const unlooked =
+        this.#model?.held === undefined || this.#model.unsure !== undefined
+          ? []
+          : (this.#asWanted?.unsure ?? []);
       const plan = await this.#plan(wanted, before, written);
       const configStamp = await written;
       if (plan.steps.length > 0) await this.#rememberBefore(wanted);
@@ -278,14 +281,15 @@ export class LinuxHost implements Host {
       this.#begunPeers = new Set();
       const verified = applied.done.some(isDecidedByHost)
         ? await this.#verify(wanted, this.#begin(signal))
-        : { seen, unheld: [] };
+        : { seen, unheld: [], unsure: [...unlooked, ...plan.roaming, ...keysSet(applied.done)] };
       const complete = verified.unheld.length === 0;
       if (complete) await this.#rememberAfter(wanted, verified.seen);
       // An interface that is left alone holds nothing of ours.
       if (complete && this.#model !== undefined && !plan.problems.some(isForeignInterface)) {
-        this.#model = { ...this.#model, held: wanted };
-        const peers = this.#model.seen.interface?.peers;
-        this.#asWanted = peers === undefined ? undefined : { peers, wanted };
+        this.#model = { seen: this.#model.seen, networks: this.#model.networks, held: wanted };
+        this.#asWanted = { wanted, unsure: new Set(verified.unsure) };
+      } else {
+        this.#asWanted = undefined;
       }
       return {
         complete,
@@ -308,7 +312,7 @@ export class LinuxHost implements Host {
     seen: SeenHost,
     written: Promise<FileStamp | undefined> | undefined,
   ): Promise<HostPlan> {
-    const remembered = this.#remembered(wanted, this.#model?.held);
+    const remembered = this.#remembered(wanted, this.#model);
     if (written === undefined) return planHost(wanted, seen, remembered);
     const plan = planHost({ ...wanted, configWritten: true }, seen, remembered);
     if ((await written) !== undefined || !plan.steps.some(({ kind }) => kind === "sync-conf")) return plan;
@@ -326,23 +330,13 @@ export class LinuxHost implements Host {
     const networks = this.#knownNetworks(wanted.clusterNets);
     const covered = textsOf(networks);
     if (this.#model?.networks === covered) return this.#model.seen;
-    const seen = prepare(await this.#read(run, wanted.interfaceName, networks, wanted.publicKey));
+    const seen = this.#follow(await this.#read(run, wanted.interfaceName, networks, wanted.publicKey));
     this.#keep(seen, networks, generation);
-    if (this.#model?.seen === seen) this.#model = { ...this.#model, ...this.#stillHeld(seen) };
+    if (this.#model?.seen === seen && this.#asWanted !== undefined) {
+      const { wanted: held, unsure } = this.#asWanted;
+      this.#model = { ...this.#model, held, unsure };
+    }
     return seen;
-  }
-
-  /** What the interface holds by a reading that shows the very peers that were as wanted. */
-  #stillHeld(seen: SeenHost): Pick<Model, "held"> {
-    const peers = seen.interface?.peers;
-    if (peers === undefined || this.#asWanted?.peers !== peers) return {};
-    const { wanted } = this.#asWanted;
-    // How long an endpoint that roamed is left alone depends on the time as well.
-    const roams = wanted.peers.some((peer) => {
-      const announced = announcedEndpoint(peer, wanted.listenPort);
-      return announced !== undefined && announced !== peers.get(peer.publicKey)?.endpoint;
-    });
-    return roams ? {} : { held: wanted };
   }
 
   /** Makes this the model, unless a hint came since it was begun. */
@@ -355,8 +349,9 @@ export class LinuxHost implements Host {
     interfaceName: string,
     networks: readonly Prefix[],
     publicKey?: PublicKey,
-  ): Promise<SeenHost> {
+  ): Promise<Reading> {
     const { readUnixSockets, ourKeys, clock } = this.#options;
+    let read: Omit<Reading, "seen"> = {};
     const seen = await readHost({
       run,
       interfaceName,
@@ -364,37 +359,45 @@ export class LinuxHost implements Host {
       ourKeys: publicKey === undefined ? ourKeys : new Set([...ourKeys, publicKey]),
       ...(this.#index === undefined ? {} : { index: this.#index }),
       ...(this.#lastDump === undefined ? {} : { before: this.#lastDump }),
-      remember: (dump) => (this.#lastDump = dump),
+      remember: (dump, changed) => {
+        read = changed === undefined ? { dump } : { dump, changed };
+      },
       ...(readUnixSockets === undefined ? {} : { readUnixSockets }),
     });
     this.#index = seen.interface?.index ?? this.#index;
     this.#implementation = seen.interface?.implementation ?? this.#implementation;
-    this.#follow(seen, clock.nowMs());
-    if (seen.interface === undefined) return seen;
-    const peers = this.#handshakes.tell(seen.interface.peers, {
+    if (seen.interface === undefined) return { seen };
+    const look = {
       nowMs: clock.nowMs(),
       wallSeconds: clock.wallTime().getTime() / 1_000,
       timeSetMs: clock.timeSetMs(),
-    });
-    return { ...seen, interface: { ...seen.interface, peers } };
+    };
+    const peers = this.#handshakes.tell(seen.interface.peers, look, read.changed);
+    return { ...read, seen: { ...seen, interface: { ...seen.interface, peers } } };
   }
 
-  /** Keeps the book of how long each peer's received bytes stand still. */
-  #follow(seen: SeenHost, nowMs: number): void {
-    this.#readAtMs = nowMs;
-    // The same peers show the same bytes.
-    if (seen.interface?.peers === this.#followed) return;
-    this.#followed = seen.interface?.peers;
-    const before = this.#received;
-    const next = new Map<PublicKey, { bytes: number; sinceMs: number }>();
-    for (const [publicKey, peer] of seen.interface?.peers ?? []) {
-      const known = before.get(publicKey);
-      next.set(
-        publicKey,
-        known?.bytes === peer.receivedBytes ? known : { bytes: peer.receivedBytes, sinceMs: nowMs },
-      );
+  /**
+   * Notes what a reading shows otherwise than the one before. Only of the loop that applies, which makes one at a time:
+   * what changes between two readings must be what changed since something was planned by the first.
+   */
+  #follow({ seen, dump, changed }: Reading): SeenHost {
+    const before = this.#lastDump?.peers;
+    this.#lastDump = dump;
+    this.#asWanted =
+      this.#asWanted === undefined || changed === undefined
+        ? undefined
+        : { ...this.#asWanted, unsure: new Set([...this.#asWanted.unsure, ...changed]) };
+    this.#readAtMs = this.#options.clock.nowMs();
+    const peers = seen.interface?.peers;
+    if (changed === undefined) this.#stillSinceMs.clear();
+    for (const publicKey of changed ?? peers?.keys() ?? []) {
+      const peer = peers?.get(publicKey);
+      if (peer === undefined) this.#stillSinceMs.delete(publicKey);
+      else if (peer.receivedBytes !== before?.get(publicKey)?.receivedBytes) {
+        this.#stillSinceMs.set(publicKey, this.#readAtMs);
+      }
     }
-    this.#received = next;
+    return prepare(seen);
   }
 
   /**
@@ -444,19 +447,23 @@ export class LinuxHost implements Host {
   async #verify(
     wanted: WantedHost,
     turn: Turn,
-  ): Promise<{ readonly seen: SeenHost; readonly unheld: readonly Problem[] }> {
+  ): Promise<{
+    readonly seen: SeenHost;
+    readonly unheld: readonly Problem[];
+    readonly unsure: readonly PublicKey[];
+  }> {
     this.#model = undefined;
     const seen = await this.#known(wanted, turn);
-    const { steps } = planHost(wanted, seen, this.#remembered(wanted));
-    if (steps.length === 0) return { seen, unheld: [] };
+    const { steps, roaming: unsure } = planHost(wanted, seen, this.#remembered(wanted));
+    if (steps.length === 0) return { seen, unheld: [], unsure };
     this.#model = undefined;
     const { interfaceName, listenPort } = wanted;
     if (steps.some((step) => step.kind === "set-device" && step.listenPort !== undefined)) {
-      return { seen, unheld: [portInUse(interfaceName, listenPort)] };
+      return { seen, unheld: [portInUse(interfaceName, listenPort)], unsure };
     }
     const what = steps.map((step) => step.kind).join(", ");
     const message = `Cannot keep interface ${quote(interfaceName)} as wanted: changed again right after it was set (${what})`;
-    return { seen, unheld: [{ kind: "apply-failed", message }] };
+    return { seen, unheld: [{ kind: "apply-failed", message }], unsure };
   }
 
   /** `wg` clears the key when the file has none, so the files are read before it reads them. */
@@ -527,7 +534,10 @@ export class LinuxHost implements Host {
     this.#tried = tried;
   }
 
-  #ownership({ clusterNets, publicKey }: DownWanted): Omit<Remembered, "endpoints" | "formerPeers" | "held"> {
+  #ownership({
+    clusterNets,
+    publicKey,
+  }: DownWanted): Omit<Remembered, "endpoints" | "formerPeers" | "held" | "unsure"> {
     const { memory, ourKeys } = this.#options;
     const remembers = memory.get();
     const now = new Set(clusterNets.map((network) => network.text));
@@ -552,11 +562,11 @@ export class LinuxHost implements Host {
     );
   }
 
-  #remembered(wanted: WantedHost, held?: WantedHost): Remembered {
-    const [received, readAtMs] = [this.#received, this.#readAtMs];
+  #remembered(wanted: WantedHost, { held, unsure }: Pick<Model, "held" | "unsure"> = {}): Remembered {
+    const [stillSinceMs, readAtMs] = [this.#stillSinceMs, this.#readAtMs];
     const quietMs = (publicKey: PublicKey): number | undefined => {
-      const last = received.get(publicKey);
-      return last === undefined ? undefined : readAtMs - last.sinceMs;
+      const sinceMs = stillSinceMs.get(publicKey);
+      return sinceMs === undefined ? undefined : readAtMs - sinceMs;
     };
     return {
       ...this.#ownership(wanted),
@@ -566,6 +576,7 @@ export class LinuxHost implements Host {
           ? new Set([...this.#donePeers.map((peer) => peer.publicKey), ...this.#begunPeers])
           : new Set(),
       ...(held === undefined ? {} : { held }),
+      ...(unsure === undefined ? {} : { unsure }),
       endpoints: {
         starting: this.#starting,
         announced: this.#announced,
@@ -684,8 +695,18 @@ interface Model {
   readonly seen: SeenHost;
   /** Texts of the networks for which it was read. */
   readonly networks: string;
-  /** What was wanted when all of it was found or done, since the reading. */
+  /** What was wanted when all of it was found or done, by this or an earlier reading. */
   readonly held?: WantedHost;
+  /** Peers that the reading may show otherwise than that; absent once a plan has looked at them. */
+  readonly unsure?: ReadonlySet<PublicKey>;
+}
+
+/** The host, and of the peers of its interface what they are worth for the next reading. */
+interface Reading {
+  readonly seen: SeenHost;
+  readonly dump?: ReadDump;
+  /** Peers that show otherwise than in the reading that was last noted; absent: any may. */
+  readonly changed?: readonly PublicKey[];
 }
 
 /** One reading and what is done upon it. */
@@ -719,6 +740,13 @@ function isDecidedByHost(step: Step): boolean {
     step.kind === "set-link" ||
     step.kind === "set-device" ||
     step.kind === "sync-conf"
+  );
+}
+
+/** Peers that these steps have set. */
+function keysSet(steps: readonly Step[]): readonly PublicKey[] {
+  return steps.flatMap((step) =>
+    step.kind === "set-peers" ? step.changes.map((each) => each.publicKey) : [],
   );
 }
 

@@ -145,7 +145,7 @@ export interface ReadOptions {
   /** What was read before: peers that still show so stay the same objects. */
   readonly before?: ReadDump;
   /** Given what is worth keeping for the next reading. */
-  readonly remember?: (dump: ReadDump) => void;
+  readonly remember?: (dump: ReadDump, changed: readonly PublicKey[] | undefined) => void;
   /** Text of /proc/net/unix of the network namespace. */
   readonly readUnixSockets?: () => Promise<string>;
 }
@@ -245,7 +245,7 @@ async function readInterface(
   reader.push(Buffer.from(await run(argv, { onOutput: (piece) => reader.push(piece) })));
   const dump = reader.finish();
   const peers = SeenPeers.of(dump.peers);
-  remember?.(reader.remember(peers));
+  remember?.(reader.remember(peers), reader.changed);
   return {
     index: link.index,
     name: link.name,

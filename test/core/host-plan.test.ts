@@ -2,12 +2,13 @@
  * The host plan as tables: what is seen, and the commands that make it as wanted, in their order.
  */
 import { describe, expect, test } from "bun:test";
-import { array, assert, boolean, integer, property, record, subarray, uniqueArray } from "fast-check";
+import { array, assert, boolean, integer, option, property, record, subarray, uniqueArray } from "fast-check";
 import { renderStep } from "../../src/core/host-commands.ts";
 import { foldStep } from "../../src/core/host-fold.ts";
 import {
   planDown,
   planHost,
+  quietLimitMs,
   type Remembered,
   type SeenHost,
   type SeenPeer,
@@ -669,13 +670,24 @@ const anyPeer = record({
   moved: boolean(),
   prefixes: subarray(["a", "b", "c"]),
 });
+/** What somebody else does to the peer with this key, which need not be there. */
+const anyDrift = record({
+  key: integer({ min: 2, max: 10 }),
+  prefixes: option(subarray(["10.192.2.0/24", "10.192.3.1/24"]), { nil: undefined }),
+  roams: boolean(),
+});
 const anyWanted = record({
   peers: uniqueArray(anyPeer, { selector: ({ number }) => number, maxLength: 6 }),
   exact: boolean(),
+  /** The mesh of before once more. */
+  again: boolean(),
+  drifts: array(anyDrift, { maxLength: 2 }),
+  quiet: boolean(),
 });
 
 test("planHost() with what the interface holds plans what it plans with a look at every peer", () => {
   const all = new Map<string, Peer>();
+  const keys = new Map(Array.from({ length: 9 }, (_, index) => [index + 2, publicKeyOf(index + 2)]));
   // The same object for the same peer, as a mesh made of another one has it.
   const peerWith = ({ number, key, moved, prefixes }: ReturnType<typeof anyPeer.generate>["value"]): Peer => {
     const name = [number, key, moved, ...prefixes].join(" ");
@@ -691,22 +703,43 @@ test("planHost() with what the interface holds plans what it plans with a look a
       let seen = doneHost(wantedHost({ peers: [peerOf(2), peerOf(11)] }));
       let held: WantedHost | undefined;
       const former = new Set<PublicKey>();
-      for (const { peers, exact } of meshes) {
+      let unsure = new Set<PublicKey>();
+      for (const { peers, exact, again, drifts, quiet } of meshes) {
+        for (const { key, prefixes, roams } of drifts) {
+          const publicKey = keys.get(key) ?? expect.unreachable();
+          const before = new Map(seen.interface?.peers);
+          const change = {
+            publicKey,
+            ...(prefixes === undefined ? { remove: true as const } : { allowedIps: prefixes }),
+            ...(roams ? { endpoint: "203.0.113.9:9" } : {}),
+          };
+          seen = foldStep(
+            seen,
+            { kind: "set-peers", name: "clusternet", changes: [change] },
+            wantedHost({ peers: [] }),
+          );
+          // Whoever had a prefix that this one has now is another as well.
+          const changed = [...before].filter(([other, peer]) => seen.interface?.peers.get(other) !== peer);
+          unsure = new Set([...unsure, publicKey, ...changed.map(([other]) => other)]);
+        }
         const byKey = new Map(peers.map((each) => [each.key, each]));
-        const wanted = wantedHost({
+        const other = wantedHost({
           exact,
           peers: [...byKey.values()].map(peerWith).toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1)),
         });
+        const wanted = again && held !== undefined ? { ...held, exact } : other;
         const endpoints = {
           ...remembered().endpoints,
           announced: new Map(
             held?.peers.map((peer) => [peer.publicKey, announcedEndpoint(peer, 7838) ?? ""]),
           ),
+          quietMs: { get: () => (quiet ? quietLimitMs : 0) },
         };
         const memory = remembered({ formerPeers: former, endpoints });
         const whole = planHost(wanted, seen, memory);
-        const quick = planHost(wanted, seen, held === undefined ? memory : { ...memory, held });
+        const quick = planHost(wanted, seen, held === undefined ? memory : { ...memory, held, unsure });
         expect(quick.steps.map(sortedRemovals)).toEqual(whole.steps.map(sortedRemovals));
+        unsure = new Set(quick.roaming);
         seen = quick.after;
         held = wanted;
         former.clear();
