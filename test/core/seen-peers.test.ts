@@ -88,6 +88,6 @@ test("fold() of the way from one mesh to the next needs no look at the peers tha
         expect(prefixesOf(peers)).toEqual(mesh);
       }
     }),
-    { numRuns: 500 },
+    { numRuns: 200 },
   );
 });
