@@ -9,34 +9,25 @@ import { chmod, mkdir, readFile, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { FakeKubeApi } from "../fakes/kube-api.ts";
-import type { RemoteCurator } from "../fakes/remote-curator.ts";
-import { Agent, scriptedCurator, type AgentOptions } from "../lab/agent.ts";
+import { Agent, type AgentOptions } from "../lab/agent.ts";
 import { Kube, nodeName, openDoor, realKube } from "../lab/kube.ts";
-import { Lab, type Machine } from "../lab/lab.ts";
+import type { Machine } from "../lab/lab.ts";
 import { processesOf } from "../lab/remains.ts";
+import { sharedLab } from "../lab/shared-lab.ts";
 import { freshMachine, soonMs } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
 
-let lab: Lab;
-let curator: RemoteCurator & { readonly machine: Machine };
-beforeAll(async () => {
-  lab = await Lab.create();
-  curator = await scriptedCurator(lab);
-});
-afterAll(async () => {
-  await curator[Symbol.asyncDispose]();
-  await lab.dispose();
-});
+const shared = sharedLab();
 
 /** Every agent here is a node of its own to the one Curator. */
 async function optionsOf(flags: readonly string[]): Promise<AgentOptions> {
   const nodeId = `node-${crypto.randomUUID().slice(0, 8)}`;
-  return { curator: curator.address, directory: await lab.directory(), nodeId, flags };
+  return { curator: shared.curator.address, directory: await shared.lab.directory(), nodeId, flags };
 }
 
 /** What the Curator was told of the node, without its external address. */
 async function toldOf({ nodeId }: { readonly nodeId?: string }): Promise<readonly (readonly string[])[]> {
-  const { announcements } = await curator.call.seen();
+  const { announcements } = await shared.curator.call.seen();
   return announcements.filter((each) => each.nodeId === nodeId).map(({ prefixes }) => prefixes.slice(1));
 }
 
@@ -83,7 +74,7 @@ async function announces(
 /** Ends it; the Curator is to show it to no later one. */
 async function end(agent: Agent): Promise<void> {
   await agent.kill();
-  await curator.call.remove(agent.nodeId);
+  await shared.curator.call.remove(agent.nodeId);
 }
 
 /** Waits until exactly problems like these last, in this order. */
@@ -101,12 +92,12 @@ async function reports(agent: Agent, ...patterns: readonly RegExp[]): Promise<vo
 describe(realKube === undefined ? "a Kubernetes API" : "a real kube-apiserver", () => {
   let kube: Kube;
   beforeAll(async () => {
-    kube = await Kube.create(lab);
+    kube = await Kube.create(shared.lab);
   });
   afterAll(() => kube[Symbol.asyncDispose]());
 
   test("a Node's pod networks appear, change and go: announcement and lo follow, no restart (case 38)", async () => {
-    const machine = await freshMachine(lab, "a");
+    const machine = await freshMachine(shared.lab, "a");
     const kubeconfig = await kube.enter(machine);
     const options = await optionsOf(["--kubeconfig", kubeconfig, "--kubernetes-node", nodeName]);
     const agent = await Agent.start(machine, options);
@@ -151,7 +142,7 @@ describe(realKube === undefined ? "a Kubernetes API" : "a real kube-apiserver", 
   }, 60_000);
 
   test("while the API server is away nothing known is lost, over a restart neither, and what it says then counts (case 38)", async () => {
-    const machine = await freshMachine(lab, "a");
+    const machine = await freshMachine(shared.lab, "a");
     const kubeconfig = await kube.enter(machine);
     await kube.put(["10.192.7.0/24"]);
     // By the variable that a pod is given, and a fixed prefix besides.
@@ -198,7 +189,7 @@ describe(realKube === undefined ? "a Kubernetes API" : "a real kube-apiserver", 
   }, 60_000);
 
   test("--once and --dry-run wait for the API server's first answer, and say so when it does not come", async () => {
-    const machine = await freshMachine(lab, "a");
+    const machine = await freshMachine(shared.lab, "a");
     const kubeconfig = await kube.enter(machine);
     await kube.put(["10.192.7.0/24"]);
     const options = await optionsOf(["--kubeconfig", kubeconfig, "--kubernetes-node", nodeName]);
@@ -246,10 +237,10 @@ describe("a fake Kubernetes API", () => {
   const port = 6443;
   const cluster = { server: `https://127.0.0.1:${port}`, "tls-server-name": "localhost" };
   beforeAll(async () => {
-    directory = await lab.directory();
+    directory = await shared.lab.directory();
     socket = join(directory, "api.sock");
     api = await FakeKubeApi.start({ listen: socket });
-    machine = await freshMachine(lab, "a");
+    machine = await freshMachine(shared.lab, "a");
     await openDoor(machine, socket, port);
   });
   afterAll(() => api[Symbol.asyncDispose]());
@@ -334,7 +325,7 @@ describe("a fake Kubernetes API", () => {
     const place = "/run/secrets/kubernetes.io/serviceaccount";
     const prepare = `mount -t tmpfs tmpfs /run && mkdir -p /run/wireguard ${place} && ln -s '${account}'/* ${place} && exec "$@"`;
     // No other agent has left a wireguard-go there, whose socket would be out of sight.
-    const container = await freshMachine(lab, "pod");
+    const container = await freshMachine(shared.lab, "pod");
     await openDoor(container, socket, port);
     const agent = await Agent.start(container, {
       ...(await optionsOf(["--kubeconfig", "in-cluster"])),
@@ -430,7 +421,7 @@ describe("a fake Kubernetes API", () => {
             problems.some(({ kind }) => kind === "source-failed") || node.announced.length === 2,
           soonMs,
         );
-        for (const pid of processesOf(lab.mark)) {
+        for (const pid of processesOf(shared.lab.mark)) {
           texts.push(await readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => ""));
         }
         texts.push(JSON.stringify(await agent.status(() => true, soonMs)));

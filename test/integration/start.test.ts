@@ -2,7 +2,7 @@
  * Starts, in good and bad surroundings: what is missing, taken, damaged or somebody else's, and what `down`, `--once`
  * and `--dry-run` leave behind.
  */
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { describe, expect, test } from "bun:test";
 import { existsSync, lstatSync, readdirSync, readFileSync } from "node:fs";
 import { chmod, copyFile, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -12,24 +12,15 @@ import { parseWgConfig, renderWgConfig } from "../../src/core/wg-config.ts";
 import type { NodeId } from "../../src/core/node.ts";
 import type { Status } from "../../src/status.ts";
 import { node } from "../fakes/curator.ts";
-import type { RemoteCurator } from "../fakes/remote-curator.ts";
-import { Agent, executable, podOf, scriptedCurator, type AgentOptions } from "../lab/agent.ts";
+import { Agent, executable, podOf, type AgentOptions } from "../lab/agent.ts";
 import { newKey } from "../lab/bare-peer.ts";
-import { Lab, type Machine } from "../lab/lab.ts";
+import type { Machine } from "../lab/lab.ts";
 import type { ExecResult } from "../lab/namespace.ts";
+import { sharedLab } from "../lab/shared-lab.ts";
 import { freshMachine, paperNode, soonMs } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
 
-let lab: Lab;
-let curator: RemoteCurator & { readonly machine: Machine };
-beforeAll(async () => {
-  lab = await Lab.create();
-  curator = await scriptedCurator(lab);
-});
-afterAll(async () => {
-  await curator[Symbol.asyncDispose]();
-  await lab.dispose();
-});
+const shared = sharedLab();
 
 /** A machine on which agent "a" has not been started yet. */
 class Place {
@@ -45,9 +36,9 @@ class Place {
   }
 
   static async create(more: Partial<AgentOptions> = {}): Promise<Place> {
-    return new Place(await freshMachine(lab, "a"), {
-      curator: curator.address,
-      directory: await lab.directory(),
+    return new Place(await freshMachine(shared.lab, "a"), {
+      curator: shared.curator.address,
+      directory: await shared.lab.directory(),
       nodeId: "a",
       pod: podOf(1).slice(0, 1),
       ...more,
@@ -187,7 +178,7 @@ describe("a start without any Curator", () => {
       await using place = await Place.create();
       const agent = await place.start();
       const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
-      await curator.call.put(paper.bytes);
+      await shared.curator.call.put(paper.bytes);
       await agent.peers((peers) => peers.length === 1, soonMs);
       await agent.kill();
       const conf = join(place.data, "clusternet.conf");
@@ -222,7 +213,7 @@ describe("a start without any Curator", () => {
         what: "the file written anew",
         detail: () => readFileSync(conf, "utf8").replace(secret, "KEY"),
       });
-      await curator.call.remove("b");
+      await shared.curator.call.remove("b");
     },
   );
 });
@@ -352,7 +343,7 @@ describe("a disk", () => {
     await place.prepareKey();
     await readOnly();
     const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
-    await curator.call.put(paper.bytes);
+    await shared.curator.call.put(paper.bytes);
     const once = await place.run({ flags: ["--once", "--timeout", "3"] });
     expect([once.code, once.stderr]).toEqual([
       75,
@@ -364,13 +355,13 @@ describe("a disk", () => {
     await agent.peers((peers) => peers.length === 1, soonMs);
     await agent.process.waitForLine(/file-unwritable/, { limitMs: soonMs });
     expect(agent.process.exit).toBeUndefined();
-    await curator.call.remove("b");
+    await shared.curator.call.remove("b");
   });
 });
 
 /** A directory with nothing but these programs in it, for PATH. */
 async function pathOf(...names: readonly string[]): Promise<string> {
-  const directory = await lab.directory();
+  const directory = await shared.lab.directory();
   for (const name of names) await symlink(Bun.which(name) ?? `/nowhere/${name}`, join(directory, name));
   return directory;
 }
@@ -435,7 +426,7 @@ describe("a place that is taken", () => {
     const pid = String((await first.status(() => true, soonMs)).agent.pid);
     const same = await place.run();
     expect([same.code, same.stderr]).toEqual([75, expect.stringContaining(pid)]);
-    const other = await place.run({ directory: await lab.directory() });
+    const other = await place.run({ directory: await shared.lab.directory() });
     expect([other.code, other.stderr]).toEqual([75, expect.stringContaining(pid)]);
     await first.status(({ agent: { ready } }) => ready, soonMs);
   });
@@ -449,7 +440,7 @@ describe("a place that is taken", () => {
       name: "a WireGuard with another key",
       make: async (machine: Machine) => {
         await machine.exec(["wireguard-go", "clusternet"]);
-        const keyFile = join(await lab.directory(), "key");
+        const keyFile = join(await shared.lab.directory(), "key");
         await writeFile(keyFile, newKey().reveal(), { mode: 0o600 });
         await machine.exec(["wg", "set", "clusternet", "private-key", keyFile, "listen-port", "9999"]);
       },
@@ -576,12 +567,12 @@ describe("a restart", () => {
     );
     const [first, second] = papers;
     if (first === undefined || second === undefined) throw new Error("two nodes were made");
-    await curator.call.put(first.bytes);
+    await shared.curator.call.put(first.bytes);
     const agent = await place.start();
     await agent.peers((peers) => peers.length === 1, soonMs);
     const file = join(place.data, "clusternet.conf");
     const older = await readFile(file);
-    await curator.call.put(second.bytes);
+    await shared.curator.call.put(second.bytes);
     await agent.peers((peers) => peers.length === 2, soonMs);
     await agent.kill();
     await writeFile(file, older);
@@ -596,7 +587,7 @@ describe("a restart", () => {
     );
     const kept = await alone.peers(() => true, soonMs);
     expect(new Set(kept.map(([key]) => key))).toEqual(new Set(papers.map(({ key }) => key)));
-    for (const id of ["b", "c"]) await curator.call.remove(id);
+    for (const id of ["b", "c"]) await shared.curator.call.remove(id);
   });
 });
 
@@ -604,13 +595,13 @@ describe("--once", () => {
   test("applies, announces and ends with 0; without a Curator with 75, saying what is missing", async () => {
     await using place = await Place.create();
     const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
-    await curator.call.put(paper.bytes);
+    await shared.curator.call.put(paper.bytes);
     const done = await place.run({ flags: ["--once"] });
     expect(done.code).toBe(0);
     const shown = await place.machine.exec(["wg", "show", "clusternet", "peers"]);
     expect(shown.trim()).toBe(paper.key);
     const own = await publicKeyOf(place.machine);
-    const { announcements } = await curator.call.seen();
+    const { announcements } = await shared.curator.call.seen();
     expect(announcements.at(-1)).toMatchObject({
       nodeId: "a",
       key: own,
@@ -622,17 +613,17 @@ describe("--once", () => {
       expect.stringContaining("no full picture has come from a Curator"),
     ]);
     expect((await place.machine.exec(["wg", "show", "clusternet", "peers"])).trim()).toBe(paper.key);
-    await curator.call.remove("b");
+    await shared.curator.call.remove("b");
   });
 
   test("ends only when the whole picture holds, also when it comes while the first mesh is applied", async () => {
     const ids = ["b", "c", "d", "e"];
     const papers = ids.map((id, at) => paperNode(id, `198.51.100.${at + 1}`, [`10.192.${at + 20}.0/24`]));
-    for (const paper of papers) await curator.call.put(paper.bytes);
+    for (const paper of papers) await shared.curator.call.put(paper.bytes);
     for (let round = 0; round < 3; round++) {
       await using place = await Place.create();
       // The first apply is slow enough for the picture to come meanwhile.
-      const slow = await lab.directory();
+      const slow = await shared.lab.directory();
       await writeFile(
         join(slow, "wireguard-go"),
         `#!/bin/sh\nsleep 0.7\nexec ${Bun.which("wireguard-go")} "$@"\n`,
@@ -644,20 +635,20 @@ describe("--once", () => {
       const file = await readFile(join(place.data, "clusternet.conf"), "utf8");
       expect(file.match(/^\[Peer\]$/gm)).toHaveLength(4);
     }
-    for (const id of ids) await curator.call.remove(id);
+    for (const id of ids) await shared.curator.call.remove(id);
   });
 
   test("--dry-run prints file and steps, the key hidden, and changes nothing, also beside a running agent", async () => {
     await using place = await Place.create();
     const paper = paperNode("b", "198.51.100.1", ["10.192.2.0/24"]);
-    await curator.call.put(paper.bytes);
+    await shared.curator.call.put(paper.bytes);
     const before = await snapshot(place.machine);
-    const announced = (await curator.call.seen()).announcements.length;
+    const announced = (await shared.curator.call.seen()).announcements.length;
     const fresh = await place.run({ flags: ["--once", "--dry-run"] });
     expect(fresh.code).toBe(0);
     expect(existsSync(place.data)).toBe(false);
     expect(await snapshot(place.machine)).toEqual(before);
-    expect((await curator.call.seen()).announcements.length).toBe(announced);
+    expect((await shared.curator.call.seen()).announcements.length).toBe(announced);
     const wanted = [
       /^PrivateKey = \(hidden\)$/m,
       new RegExp(`^PublicKey = ${RegExp.escape(paper.key)}$`, "m"),
@@ -696,7 +687,7 @@ describe("--once", () => {
     ]);
     expect(readdirSync(place.data).toSorted()).toEqual(files);
     expect(await snapshot(place.machine)).toEqual(during);
-    await curator.call.remove("b");
+    await shared.curator.call.remove("b");
   });
 });
 
@@ -717,10 +708,10 @@ describe("status", () => {
     expect(elsewhere.stdout).toContain(
       `no agent runs on data directory "${none}" with interface "clusternet"`,
     );
-    await curator.call.put(node({ id: "b", key: "unusable", address: "198.51.100.1" }));
+    await shared.curator.call.put(node({ id: "b", key: "unusable", address: "198.51.100.1" }));
     await agent.status(({ problems }) => problems.length > 0, soonMs);
     expect(await check()).toBe(3);
-    await curator.call.remove("b");
+    await shared.curator.call.remove("b");
     await agent.status(({ problems }) => problems.length === 0, soonMs);
     expect(await check()).toBe(0);
 
@@ -742,7 +733,7 @@ describe("status of another user", () => {
     const agent = await place.start();
     await agent.status(({ agent: { ready } }) => ready, soonMs);
     // Where everybody may run it: the checkout may be closed to others.
-    const program = join(await lab.directory(), "clusternet");
+    const program = join(await shared.lab.directory(), "clusternet");
     await copyFile(executable, program);
     await chmod(program, 0o755);
     await chmod(dirname(program), 0o755);

@@ -3,26 +3,19 @@
  * takes, from behind NAT, with an external address as source, and not at all when there is no way.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Agent, podOf, scriptedCurator, type AgentOptions } from "../lab/agent.ts";
-import type { RemoteCurator } from "../fakes/remote-curator.ts";
-import { Lab, underlayDevice, type Machine } from "../lab/lab.ts";
+import { Agent, podOf, type AgentOptions } from "../lab/agent.ts";
+import { underlayDevice, type Machine } from "../lab/lab.ts";
 import { LeakWatch } from "../lab/leak-watch.ts";
 import type { Namespace } from "../lab/namespace.ts";
+import { sharedLab } from "../lab/shared-lab.ts";
 import { finishPing, nothingLost, soonMs } from "../lab/stage.ts";
 import { transfer } from "../lab/transfer.ts";
 import { waitFor } from "../lab/wait.ts";
 
-let lab: Lab;
-let curator: RemoteCurator;
+const shared = sharedLab();
 let directory: string;
 beforeAll(async () => {
-  lab = await Lab.create();
-  curator = await scriptedCurator(lab);
-  directory = await lab.directory();
-});
-afterAll(async () => {
-  await curator?.[Symbol.asyncDispose]();
-  await lab.dispose();
+  directory = await shared.lab.directory();
 });
 
 /** Nodes of one mesh, each with pods of both families. */
@@ -46,13 +39,13 @@ async function startNode(
 ): Promise<NodeOfMesh> {
   const { network, host = 2, outer = 4, flags = [], ...rest } = options;
   const pod = podOf(++lastNumber);
-  const machine = await lab.machine(name, {
+  const machine = await shared.lab.machine(name, {
     pod,
     ...(network === undefined ? {} : { address: `${network}.${host}` }),
   });
   if (network !== undefined) await machine.ip(`route add default via ${network}.1 dev ${underlayDevice}`);
   const agent = await Agent.start(machine, {
-    curator: curator.address,
+    curator: shared.curator.address,
     directory,
     pod,
     externalAddress: outer === 4 ? machine.address : machine.address6,
@@ -138,11 +131,11 @@ describe("nodes of both families", () => {
         });
       }
       const before = await Promise.all(all.map(({ machine }) => fragmentsOf(machine.namespace)));
-      await lab.underlay.exec(["nft", "-f", "-"], { stdin: counting(mtu) });
+      await shared.lab.underlay.exec(["nft", "-f", "-"], { stdin: counting(mtu) });
       // The overhead is that of IPv6: over IPv4 twenty bytes stay unused.
       await transfer({ from: four[0].machine.pod, to: four[1].machine.pod, address: four[1].pod4, bytes });
       await transfer({ from: six[0].machine.pod, to: six[1].machine.pod, address: six[1].pod6, bytes });
-      const counted = await lab.underlay.exec(["nft", "list", "table", "bridge", "sizes"]);
+      const counted = await shared.lab.underlay.exec(["nft", "list", "table", "bridge", "sizes"]);
       const [full4 = 0, full6 = 0, larger] = [...counted.matchAll(/counter packets (\d+)/g)].map(([, n]) =>
         Number(n),
       );
@@ -172,7 +165,7 @@ describe("a node behind NAT", () => {
       gateway("gate", "203.0.113"),
       gateway("gate2", "198.51.100"),
     ]);
-    const recorder = await lab.recorder();
+    const recorder = await shared.lab.recorder();
     const [open, quiet, near] = await Promise.all([
       startNode("open", { path: recorder.path, flags: ["--resync", "1"] }),
       startNode("quiet", { network: "203.0.113" }),
@@ -229,9 +222,9 @@ describe("a host without a pod prefix", () => {
   test("reaches pods through the mesh by its external address, and their replies come outside of it", async () => {
     const a = await startNode("served");
     await using _a = a.agent;
-    const host = await lab.machine("host");
+    const host = await shared.lab.machine("host");
     await using agent = await Agent.start(host, {
-      curator: curator.address,
+      curator: shared.curator.address,
       directory,
       flags: ["--report-status", "on"],
     });
@@ -329,7 +322,7 @@ table bridge sizes {
 async function setMtu(machine: Machine, mtu: number): Promise<void> {
   // Pods believe in the underlay's MTU, or in 1500: what does not fit is for them to find out.
   const ofPods = Math.max(mtu, 1500);
-  await lab.underlay.ip(`link set to-${machine.name} mtu ${mtu}`);
+  await shared.lab.underlay.ip(`link set to-${machine.name} mtu ${mtu}`);
   await machine.ip(`link set ${underlayDevice} mtu ${mtu}`, `link set pod mtu ${ofPods}`);
   await machine.pod.ip(`link set ${underlayDevice} mtu ${ofPods}`);
 }
@@ -374,7 +367,7 @@ async function seenBy(machine: Machine): Promise<Readonly<Record<string, boolean
 
 /** A machine that hides a network, which nobody else has a route to, behind its own address. */
 async function gateway(name: string, network: string): Promise<Machine> {
-  const machine = await lab.machine(name);
+  const machine = await shared.lab.machine(name);
   await machine.ip(`address add ${network}.1/24 dev ${underlayDevice}`);
   await machine.exec(["sysctl", "-q", "-w", "net.ipv4.conf.all.send_redirects=0"]);
   await machine.exec(["sysctl", "-q", "-w", `net.ipv4.conf.${underlayDevice}.send_redirects=0`]);
