@@ -128,19 +128,25 @@ export class Bell {
     this.#rung = false;
   }
 
-  /** Resolves at the next poke (or the one not yet seen), after `timeoutMs`, or when `signal` aborts. Never rejects. */
-  async wait(timeoutMs: number, signal: AbortSignal, clock: Clock): Promise<void> {
-    if (this.#rung || signal.aborted) {
-      this.#rung = false;
-      return;
-    }
+  /**
+   * Resolves at the next poke (or the one not yet seen), after `timeoutMs`, or when `signal` aborts: with whether it was
+   * a poke. Never rejects.
+   */
+  async wait(timeoutMs: number, signal: AbortSignal, clock: Clock): Promise<boolean> {
+    if (this.#rung || signal.aborted) return this.#take();
     const stop = new AbortController();
     this.#wake = () => stop.abort();
     const end = AbortSignal.any([signal, stop.signal]);
     if (Number.isFinite(timeoutMs)) await clock.sleep(timeoutMs, end);
     else await aborted(end);
     this.#wake = undefined;
+    return this.#take();
+  }
+
+  #take(): boolean {
+    const rung = this.#rung;
     this.#rung = false;
+    return rung;
   }
 }
 

@@ -5,7 +5,7 @@
  * are a problem while it lasts.
  */
 import { dirname, join } from "node:path";
-import { pulseMs, type Clock } from "./async.ts";
+import type { Clock } from "./async.ts";
 import type { PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
 import { openDirectoryProblems } from "./host/directory-mode.ts";
@@ -19,13 +19,16 @@ import type { ProblemLog } from "./problem-log.ts";
 import { serveStatus, type StatusHandlers } from "./status-socket.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 
+/** It looks at least this often: whoever asks for the health takes a loop that has not turned for a minute for hung. */
+const longestRestMs = 30_000;
+
 export interface HousekeepingSettings {
   readonly dataDirectory: string;
   readonly interfaceName: string;
   readonly key: PrivateKey;
   /** File of the key of the credentials; none without TLS. */
   readonly credentialKey: string | undefined;
-  /** How often it looks. */
+  /** How often it looks, but for `longestRestMs`. */
   readonly resyncMs: number;
 }
 
@@ -57,7 +60,7 @@ export class Housekeeping {
   /** Serves the status until `signal` aborts. Never throws: what cannot be done is reported and tried again. */
   async run(signal: AbortSignal): Promise<void> {
     const { clock } = this.#parts;
-    const everyMs = Math.min(this.#settings.resyncMs, pulseMs);
+    const everyMs = Math.min(this.#settings.resyncMs, longestRestMs);
     try {
       while (!signal.aborted) {
         this.#lastTurnMs = clock.nowMs();

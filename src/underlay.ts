@@ -97,9 +97,13 @@ export class UnderlayFollower {
     };
     const stopped = aborted(signal);
     const look = async (): Promise<void> => {
+      let dueMs = clock.nowMs() + this.#settings.resyncMs;
       while (!signal.aborted) {
         this.#lastTurnMs = clock.nowMs();
-        await this.#bell.wait(Math.min(this.#settings.resyncMs, pulseMs), signal, clock);
+        const waitMs = Math.min(Math.max(0, dueMs - this.#lastTurnMs), pulseMs);
+        const isHinted = await this.#bell.wait(waitMs, signal, clock);
+        if (!isHinted && clock.nowMs() < dueMs) continue;
+        dueMs = clock.nowMs() + this.#settings.resyncMs;
         // A reading changes nothing, so one that hangs is left behind when the agent stops.
         if (!signal.aborted) await Promise.race([this.read(), stopped]);
       }

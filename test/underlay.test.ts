@@ -7,13 +7,20 @@ import type { RunCommand } from "../src/host/command.ts";
 import { silentLogger } from "../src/log.ts";
 import { UnderlayFollower } from "../src/underlay.ts";
 import { FakeClock } from "./fakes/clock.ts";
+import { waitFor } from "./lab/wait.ts";
 
 /** A host with these addresses on eth0, and one as source towards the Curator. */
 function follower() {
-  const host = { addresses: ["192.0.2.1"], source: "192.0.2.1" as string | undefined, device: "eth0" };
+  const host = {
+    addresses: ["192.0.2.1"],
+    source: "192.0.2.1" as string | undefined,
+    device: "eth0",
+    reads: 0,
+  };
   const run: RunCommand = async (argv) => {
     const command = argv.join(" ");
     if (command === "ip -N -j address show") {
+      host.reads++;
       const addr_info = host.addresses.map((local) => ({ local, prefixlen: 24 }));
       return JSON.stringify([{ ifname: "eth0", mtu: 1500, flags: [], addr_info }]);
     }
@@ -21,6 +28,7 @@ function follower() {
     return JSON.stringify([{ dst: "192.0.2.9", dev: host.device, prefsrc: host.source }]);
   };
   const reconnected: string[] = [];
+  const clock = new FakeClock();
   const state = new Value<CuratorState>({ state: "connected", address: "192.0.2.9:7835", fullPicture: true });
   const underlay = new UnderlayFollower(
     {
@@ -34,7 +42,7 @@ function follower() {
     {
       run,
       curator: { state, reconnect: (reason) => void reconnected.push(reason) },
-      clock: new FakeClock(),
+      clock,
       log: silentLogger,
     },
   );
@@ -47,7 +55,7 @@ function follower() {
     await underlay.read();
     return [underlay.network.get()?.externalAddress, reconnected.length];
   };
-  return { underlay, look, state };
+  return { underlay, look, state, host, clock };
 }
 
 test("one of two good addresses stays as long as it is there, whichever the route prefers", async () => {
@@ -87,4 +95,23 @@ test("the devices that the routes lead through are those whose changes matter", 
   const { underlay, look } = follower();
   await look(["192.0.2.1"], "192.0.2.1");
   expect(underlay.devices).toEqual(["eth0"]);
+});
+
+test("run() reads once in every resync and at each hint, and turns more often than that", async () => {
+  const { underlay, host, clock } = follower();
+  const stop = new AbortController();
+  const running = underlay.run(stop.signal);
+  await waitFor(() => host.reads === 1, "the Curator's address looked at");
+  const turns: number[] = [];
+  for (let second = 1; second <= 65; second++) {
+    if (second === 41) underlay.hint();
+    await clock.advance(1_000);
+    if (second % 10 === 0) turns.push(underlay.lastTurnMs / 1_000);
+    const want = second < 30 ? 1 : second <= 40 ? 2 : 3;
+    await waitFor(() => host.reads >= want, `${want} readings after ${second} s`);
+    expect(host.reads).toBe(want);
+  }
+  expect(turns).toEqual([0, 20, 30, 30, 40, 60]);
+  stop.abort();
+  await running;
 });
