@@ -388,7 +388,7 @@ function planEndpoint(
 ): string | undefined {
   if (announced === undefined || announced === seen?.endpoint) return undefined;
   if (seen?.endpoint === undefined) return announced;
-  const before = memory.announced.get(peer.publicKey);
+  const before = memory.announced(peer);
   if (before !== undefined && before !== announced) return announced;
   if (memory.tried.get(peer.publicKey)?.has(seen.endpoint) === true) return announced;
   if ((memory.quietMs.get(peer.publicKey) ?? 0) >= quietLimitMs) return announced;

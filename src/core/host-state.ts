@@ -122,8 +122,8 @@ type Lookup<T> = Pick<ReadonlyMap<PublicKey, T>, "get">;
 export interface EndpointMemory {
   /** The first comparison since this program started: silence is not known, so the last handshake decides. */
   readonly starting: boolean;
-  /** Announced endpoint that was last set or found right, by key. */
-  readonly announced: Lookup<string>;
+  /** The announced endpoint that was last set or found right for the key of this peer. */
+  readonly announced: (peer: Peer) => string | undefined;
   /** Endpoints that a command which failed was to set, and may have set, by key. */
   readonly tried: Lookup<ReadonlySet<string>>;
   /** Milliseconds (monotonic) for which the received bytes of a peer stand still; absent: not known. */

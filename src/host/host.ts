@@ -23,8 +23,7 @@ import {
 import { HandshakeBook } from "../core/handshake-book.ts";
 import { announcedEndpoint } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
-import type { Peer } from "../core/mesh.ts";
-import { diffMeshes } from "../core/mesh-changes.ts";
+import { findPeer, type Peer } from "../core/mesh.ts";
 import { containsAddress, unusableReason, type Address, type Prefix } from "../core/prefix.ts";
 import { quote, quotePath, type Problem } from "../core/problem.ts";
 import { SeenPeers } from "../core/seen-peers.ts";
@@ -131,8 +130,7 @@ export class LinuxHost implements Host {
   #plusAllowedIps: boolean | undefined;
   #networks: readonly Prefix[] = [];
   #starting = true;
-  /** Endpoint of each of the peers that were last set or found right. */
-  readonly #announced = new Map<PublicKey, string>();
+  /** The peers whose endpoints were last set or found right. */
   #right: Pick<WantedHost, "peers" | "listenPort"> = { peers: [], listenPort: 0 };
   /** Endpoints that commands which failed since then were to set. */
   #tried: ReadonlyMap<PublicKey, ReadonlySet<string>> = new Map();
@@ -499,21 +497,7 @@ export class LinuxHost implements Host {
   #learnEndpoints(wanted: WantedHost): void {
     this.#starting = false;
     this.#tried = new Map();
-    if (this.#right.listenPort !== wanted.listenPort) {
-      this.#announced.clear();
-      this.#right = { peers: [], listenPort: wanted.listenPort };
-    }
-    const changes = diffMeshes(this.#right, wanted);
-    this.#right = wanted;
-    for (const change of changes) {
-      if (change.kind !== "added") {
-        this.#announced.delete((change.kind === "changed" ? change.before : change.peer).publicKey);
-      }
-    }
-    for (const { kind, peer } of changes) {
-      const endpoint = kind === "removed" ? undefined : announcedEndpoint(peer, wanted.listenPort);
-      if (endpoint !== undefined) this.#announced.set(peer.publicKey, endpoint);
-    }
+    this.#right = { peers: wanted.peers, listenPort: wanted.listenPort };
   }
 
   /** What a command that failed may have set all the same: an endpoint found so has not roamed. */
@@ -579,7 +563,7 @@ export class LinuxHost implements Host {
       ...(unsure === undefined ? {} : { unsure }),
       endpoints: {
         starting: this.#starting,
-        announced: this.#announced,
+        announced: (peer) => announcedBefore(this.#right, peer),
         tried: this.#tried,
         quietMs: { get: quietMs },
         nowSeconds: Math.floor(this.#options.clock.wallTime().getTime() / 1000),
@@ -748,6 +732,17 @@ function keysSet(steps: readonly Step[]): readonly PublicKey[] {
   return steps.flatMap((step) =>
     step.kind === "set-peers" ? step.changes.map((each) => each.publicKey) : [],
   );
+}
+
+/** The endpoint by which the key of a peer was announced then, perhaps by another node. */
+function announcedBefore(
+  { peers, listenPort }: Pick<WantedHost, "peers" | "listenPort">,
+  { nodeId, publicKey }: Peer,
+): string | undefined {
+  const ofNode = findPeer({ peers }, nodeId);
+  const before =
+    ofNode?.publicKey === publicKey ? ofNode : peers.find((peer) => peer.publicKey === publicKey);
+  return before === undefined ? undefined : announcedEndpoint(before, listenPort);
 }
 
 function isForeignInterface({ kind }: Problem): boolean {

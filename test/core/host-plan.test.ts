@@ -33,7 +33,7 @@ function remembered(change: Partial<Remembered> = {}): Remembered {
     formerPeers: new Set(),
     endpoints: {
       starting: false,
-      announced: new Map(),
+      announced: () => undefined,
       tried: new Map(),
       quietMs: new Map(),
       nowSeconds: 1_000_000,
@@ -564,7 +564,7 @@ describe("planHost() sets an endpoint (C4.6)", () => {
       });
       const endpoints = {
         starting,
-        announced: new Map([[key, before]]),
+        announced: () => before,
         tried: new Map([[key, new Set(tried)]]),
         quietMs: new Map([[key, quietMs]]),
         nowSeconds: now,
@@ -730,9 +730,10 @@ test("planHost() with what the interface holds plans what it plans with a look a
         const wanted = again && held !== undefined ? { ...held, exact } : other;
         const endpoints = {
           ...remembered().endpoints,
-          announced: new Map(
-            held?.peers.map((peer) => [peer.publicKey, announcedEndpoint(peer, 7838) ?? ""]),
-          ),
+          announced: ({ publicKey }: Peer) => {
+            const before = held?.peers.find((peer) => peer.publicKey === publicKey);
+            return before === undefined ? undefined : announcedEndpoint(before, 7838);
+          },
           quietMs: { get: () => (quiet ? quietLimitMs : 0) },
         };
         const memory = remembered({ formerPeers: former, endpoints });

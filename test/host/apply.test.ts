@@ -636,14 +636,20 @@ describe("endpoints", () => {
     });
   });
 
-  test("follow the announced address although they roamed", async () => {
-    await withBench(async ({ fake, host }) => {
+  test.each([
+    { name: "the announced address", node: 2 },
+    { name: "the announced address of another node that has their key now", node: 4 },
+  ])("follow $name although they roamed, with a living session", async ({ node }) => {
+    await withBench(async ({ fake, host, clock }) => {
       await host.apply(two);
       const peer = fake.link("clusternet").peers.get(publicKeyOf(2));
       if (peer === undefined) throw new Error("no peer");
       peer.endpoint = roamed;
+      peer.handshake = clock.wallTime().getTime() / 1000;
       host.invalidate();
-      await host.apply({ ...two, peers: [peerOf(2, { address: "192.0.2.44" }), peerOf(3)] });
+      const moved = peerOf(node, { key: 2, address: "192.0.2.44", prefixes: ["10.192.2.0/24"] });
+      const peers = [moved, peerOf(3)].toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
+      await host.apply({ ...two, peers });
       expect(endpointOf(fake)).toBe("192.0.2.44:7838");
     });
   });
