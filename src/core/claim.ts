@@ -95,14 +95,16 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
   const ownHost = "kind" in address ? undefined : address;
   const accepted: Prefix[] = [];
   // What is wrong is reported once, however often the node says it.
-  const refused = new Set<string>();
-  for (const [index, text] of node.prefixes.slice(0, maxPrefixesOfNode).entries()) {
-    if (text === shadow || refused.has(text)) continue;
+  let refused: Set<string> | undefined;
+  const count = Math.min(node.prefixes.length, maxPrefixesOfNode);
+  for (let index = 0; index < count; index++) {
+    const text = node.prefixes[index] ?? "";
+    if (text === shadow || refused?.has(text) === true) continue;
     const prefix = node.parsed?.prefixes[index] ?? decodePrefix(text);
     const refusal = refusePrefix(prefix, ownHost, rules);
     if (refusal === undefined && !("reason" in prefix)) accepted.push(prefix);
     if (refusal !== undefined) {
-      refused.add(text);
+      refused = (refused ?? new Set()).add(text);
       const message = `Cannot use prefix ${quote(text)} of node ${quote(nodeId)}: ${refusal.reason}`;
       report({ kind: refusal.kind, message });
     }

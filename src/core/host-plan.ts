@@ -281,6 +281,9 @@ function planPeers({ wanted, roaming }: Draft, link: SeenInterface, remembered: 
 const nobody: ReadonlySet<PublicKey> = new Set();
 
 function unwantedPeers(wanted: WantedHost, link: SeenInterface, { formerPeers }: Remembered): PublicKey[] {
+  // Nearly always, and without a set of all.
+  const there = wanted.peers.reduce((sum, { publicKey }) => sum + (link.peers.has(publicKey) ? 1 : 0), 0);
+  if (there === link.peers.size) return [];
   const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
   // An unknown peer that stays keeps what no wanted peer has: WireGuard takes an equal prefix from it by itself.
   return [...link.peers.keys()].filter(

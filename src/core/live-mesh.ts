@@ -60,14 +60,17 @@ export class LiveMesh {
   #ownPrefixes: readonly Prefix[] = [];
   /** Nodes about which it must be decided again. */
   readonly #unsettled = new Set<NodeId>();
-  /** Nodes that changed since the mesh was held, or have not all that they claim. All others keep what they have. */
+  /**
+   * Nodes that changed since the mesh was held, or have not all that they claim. All others keep what they have. Empty
+   * until it is held for the first time, when nobody keeps anything.
+   */
   readonly #contested = new Set<NodeId>();
   readonly #problems = new Map<NodeId, readonly Problem[]>();
   #built = nothing;
   /** The mesh by which it is known who held what before; undefined: `#incumbents` says it. */
   #held: Mesh | undefined;
   readonly #incumbents: () => Incumbents;
-  /** No two have ever had an address in common, this node's own among them, so that nobody needs to be looked for. */
+  /** No two have ever had an address or a key in common, this node's own among them, so that nobody needs to be looked for. */
   #isPeaceful = true;
 
   /**
@@ -103,19 +106,16 @@ export class LiveMesh {
       if (this.#index.add({ owner: this.#self, prefix })) this.#isPeaceful = false;
       this.#index.collectOwners(prefix, this.#unsettled);
     }
-    for (const nodeId of this.#unsettled) this.#contested.add(nodeId);
+    if (this.#held !== undefined) for (const nodeId of this.#unsettled) this.#contested.add(nodeId);
   }
 
   /** Whoever has something in the mesh as last settled keeps it from now on while he claims it (C4.5). */
   hold(): void {
     const { mesh } = this.#built;
-    this.#held = mesh;
-    // Most of a whole picture are found by going through it once.
-    if (this.#contested.size > mesh.peers.length / 16) {
-      for (const { nodeId, prefixes } of mesh.peers) {
-        if (this.#claims.get(nodeId)?.prefixes.length === prefixes.length) this.#contested.delete(nodeId);
-      }
+    if (this.#held === undefined && !this.#isAllGiven(mesh)) {
+      for (const nodeId of this.#claims.keys()) this.#contested.add(nodeId);
     }
+    this.#held = mesh;
     for (const nodeId of this.#contested) {
       const claim = this.#claims.get(nodeId);
       if (claim === undefined || findPeer(mesh, nodeId)?.prefixes.length === claim.prefixes.length) {
@@ -124,10 +124,18 @@ export class LiveMesh {
     }
   }
 
+  /** Everybody has all that he claims: of a whole picture that is seen sooner than who has not. */
+  #isAllGiven({ peers }: Mesh): boolean {
+    return (
+      peers.length === this.#claims.size &&
+      peers.every(({ nodeId, prefixes }) => this.#claims.get(nodeId)?.prefixes.length === prefixes.length)
+    );
+  }
+
   /** The mesh of all claims. The same object as before when nothing changed. */
   settle(): BuiltMesh {
     if (this.#unsettled.size === 0) return this.#built;
-    const { reached, alone, disputed, met } = this.#connected();
+    const { reached, alone, disputed, met } = this.#isPeaceful ? this.#notConnected() : this.#connected();
     const built =
       disputed.length === 0
         ? nothing
@@ -173,16 +181,33 @@ export class LiveMesh {
     } else {
       this.#claims.set(nodeId, claim);
       const { publicKey } = claim;
-      if (publicKey !== undefined) this.#keys.set(publicKey, withOwner(this.#keys.get(publicKey), nodeId));
+      if (publicKey !== undefined) {
+        const owners = withOwner(this.#keys.get(publicKey), nodeId);
+        this.#keys.set(publicKey, owners);
+        if (owners !== nodeId) this.#isPeaceful = false;
+      }
     }
     this.#unsettled.add(nodeId);
-    this.#contested.add(nodeId);
+    if (this.#held !== undefined) this.#contested.add(nodeId);
   }
 
   /** Takes a prefix from a node: for all that it met, things may be otherwise from now on. */
   #release(owner: NodeId, prefix: Prefix): void {
     this.#index.delete({ owner, prefix });
     this.#index.collectOwners(prefix, this.#unsettled);
+  }
+
+  /** Those that are not settled, while nobody meets anybody. */
+  #notConnected(): Connected {
+    const alone: Claim[] = [];
+    const disputed: Claim[] = [];
+    for (const nodeId of this.#unsettled) {
+      const claim = this.#claims.get(nodeId);
+      if (claim === undefined) continue;
+      if (claim.problemCount <= maxProblemsOfNode) alone.push(claim);
+      else disputed.push(claim);
+    }
+    return { reached: new Set(this.#unsettled), alone, disputed, met: new Map() };
   }
 
   /**
@@ -215,7 +240,7 @@ export class LiveMesh {
         }
         followed.set(publicKey, false);
       }
-      for (const prefix of this.#isPeaceful ? [] : prefixes) {
+      for (const prefix of prefixes) {
         if (this.#index.findOther(nodeId, prefix) === undefined) continue;
         isAlone = false;
         const leavesOut = followed.get(prefix.text) ?? this.#follow(prefix, isFixed, { reached, fixed });
@@ -299,6 +324,7 @@ const spliced = 16;
 
 /** The mesh with the nodes that were reached as they are now; the same object when none is otherwise. */
 function mergePeers(before: Mesh, reached: ReadonlySet<NodeId>, now: ReadonlyMap<NodeId, Peer>): Mesh {
+  if (before.peers.length === 0) return now.size === 0 ? before : { peers: sortedById([...now.values()]) };
   const changed: NodeId[] = [];
   for (const nodeId of reached) {
     const [old, peer] = [findPeer(before, nodeId), now.get(nodeId)];
@@ -326,6 +352,12 @@ function mergePeers(before: Mesh, reached: ReadonlySet<NodeId>, now: ReadonlyMap
   }
   parts.push(before.peers.slice(from));
   return { peers: parts.flat() };
+}
+
+/** Those of a file or a picture are in order nearly always. */
+function sortedById(peers: readonly Peer[]): readonly Peer[] {
+  const isBehind = ({ nodeId }: Peer, index: number): boolean => (peers[index - 1]?.nodeId ?? "") < nodeId;
+  return peers.every(isBehind) ? peers : peers.toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
 }
 
 function sameProblems(a: readonly Problem[], b: readonly Problem[]): boolean {

@@ -148,7 +148,8 @@ export function overlaps(a: Prefix, b: Prefix): boolean {
  * multicast, broadcast (255.255.255.255), IPv4-mapped. What depends on the host or on ClusterNet is not looked at here.
  */
 export function unusableReason(address: Address): string | undefined {
-  return unusableNetworks.find(({ network }) => containsAddress(network, address))?.reason;
+  for (const { network, reason } of unusableNetworks) if (containsAddress(network, address)) return reason;
+  return undefined;
 }
 
 const unusableNetworks: readonly { readonly network: Prefix; readonly reason: string }[] = [

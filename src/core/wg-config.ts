@@ -30,7 +30,9 @@ const nodeComment = "# node = ";
 
 /** The whole file. `privateKey` undefined prints "(hidden)" in its place, for --dry-run. */
 export function renderWgConfig(config: WgConfig, privateKey: PrivateKey | undefined): string {
-  const peers = config.mesh.peers.toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
+  const peers = config.mesh.peers
+    .map((peer) => ({ ...peer, prefixes: peer.prefixes.toSorted(comparePrefixes) }))
+    .toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
   return renderHead(config, privateKey) + renderPeers(peers, config);
 }
 
@@ -39,18 +41,21 @@ function renderHead({ listenPort }: WgSettings, privateKey: PrivateKey | undefin
   return `${headline}\n[Interface]\nPrivateKey = ${key}\nListenPort = ${listenPort}\n`;
 }
 
+/** Of peers as they are in a mesh: in order, and so their prefixes. */
 function renderPeers(peers: readonly Peer[], { listenPort, keepaliveSeconds }: WgSettings): string {
-  const lines: string[] = [];
-  for (const peer of peers) {
-    lines.push("", `${nodeComment}${peer.nodeId}`, "[Peer]", `PublicKey = ${peer.publicKey}`);
-    if (peer.address !== undefined) lines.push(`Endpoint = ${renderEndpoint(peer.address, listenPort)}`);
-    if (peer.prefixes.length > 0) {
-      const prefixes = peer.prefixes.toSorted(comparePrefixes);
-      lines.push(`AllowedIPs = ${prefixes.map(({ text }) => text).join(", ")}`);
+  const keepalive = keepaliveSeconds === undefined ? "" : `PersistentKeepalive = ${keepaliveSeconds}\n`;
+  let text = "";
+  for (const { nodeId, publicKey, address, prefixes } of peers) {
+    text += `\n${nodeComment}${nodeId}\n[Peer]\nPublicKey = ${publicKey}\n`;
+    if (address !== undefined) text += `Endpoint = ${renderEndpoint(address, listenPort)}\n`;
+    let before = "AllowedIPs = ";
+    for (const prefix of prefixes) {
+      text += before + prefix.text;
+      before = ", ";
     }
-    if (keepaliveSeconds !== undefined) lines.push(`PersistentKeepalive = ${keepaliveSeconds}`);
+    text += prefixes.length > 0 ? `\n${keepalive}` : keepalive;
   }
-  return lines.length === 0 ? "" : `${lines.join("\n")}\n`;
+  return text;
 }
 
 interface Piece {
@@ -250,8 +255,8 @@ class ConfigReader {
   }
 
   #takeSetting(content: string, line: number): void {
-    const equals = content.indexOf(" = ");
-    const name = content.slice(0, Math.max(0, equals));
+    const equals = Math.max(0, content.indexOf(" = "));
+    const name = content.slice(0, equals);
     const value = content.slice(equals + 3);
     const section = this.#section;
     if (section?.kind === "peer") {
@@ -303,10 +308,10 @@ class ConfigReader {
     }
     const { nodeId, publicKey, address, prefixes = [] } = section;
     if (publicKey === undefined) throw unreadable(line, "a section without PublicKey");
-    if (this.#ids.has(nodeId)) throw unreadable(line, "a node that was there before");
-    if (this.#keys.has(publicKey)) throw unreadable(line, "a public key that was there before");
-    this.#ids.add(nodeId);
-    this.#keys.add(publicKey);
+    // A set that has not grown by it had it before.
+    const count = this.#nodes.length + 1;
+    if (this.#ids.add(nodeId).size < count) throw unreadable(line, "a node that was there before");
+    if (this.#keys.add(publicKey).size < count) throw unreadable(line, "a public key that was there before");
     this.#nodes.push({
       id: nodeId,
       state: "unknown",

@@ -171,6 +171,8 @@ const maxCounter = 2 ** 64;
 
 /** A whole number, in hexadecimal with 0x in front, or undefined. */
 export function readNumber(text = "", most: number): number | undefined {
+  // Of a peer that has been silent, three times.
+  if (text === "0") return 0;
   const number = /^(?:[0-9]{1,20}|0x[0-9a-f]{1,8})$/.test(text) ? Number(text) : Number.NaN;
   return number <= most ? number : undefined;
 }
@@ -184,13 +186,13 @@ function parseAllowedIps(text = ""): readonly string[] {
   return (
     text
       .split(",")
-      .map((each) => (each.includes(":") ? canonicalPrefix(each) : each))
+      .map((each) => (each.includes(":") && each.includes(".") ? canonicalPrefix(each) : each))
       // Without a comparison to call, sorting a few takes ten times as long.
       .toSorted((a, b) => (a < b ? -1 : a > b ? 1 : 0))
   );
 }
 
-// The C library writes some IPv6 addresses with a dotted end where we do not.
+// The C library writes some IPv6 addresses with a dotted end where we do not, and all others as we do.
 function canonicalPrefix(text: string): string {
   const prefix = decodePrefix(text);
   return "text" in prefix ? prefix.text : text;
