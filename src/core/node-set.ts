@@ -104,8 +104,8 @@ function foldNodes(set: NodeSet, events: readonly NodeEvent[]): NodeSet {
   const carried = set.carried.edit();
   for (const { nodes, tombstones } of events) {
     for (const node of nodes) {
-      const known = current.get(node.id) ?? carried.get(node.id);
-      carried.delete(node.id);
+      // What is in the one is not in the other.
+      const known = current.get(node.id) ?? carried.delete(node.id);
       current.set(node.id, known !== undefined && sameNode(known, node) ? known : node);
     }
     for (const id of tombstones) {

@@ -119,11 +119,14 @@ export class MapDraft<K, V> {
     this.#own().set(key, value);
   }
 
-  delete(key: K): void {
-    if (this.get(key) === undefined) return;
+  /** Deletes the entry, and returns what it was. */
+  delete(key: K): V | undefined {
+    const value = this.get(key);
+    if (value === undefined) return undefined;
     this.#size--;
     if (this.#before.base.has(key)) this.#own().set(key, gone);
     else this.#own().delete(key);
+    return value;
   }
 
   /** The map with all changes; the one that the draft began with when there are none. The draft is used up. */
@@ -135,6 +138,9 @@ export class MapDraft<K, V> {
     const copied = this.#before.copied + this.#before.changes.size;
     if (size === 0) return this.#make({ base: new Map(), changes: new Map(), size, copied: 0 });
     if (copied <= base.size) return this.#make({ base, changes, size, copied });
+    // Nothing lies under them, so that none of them is a deletion.
+    if (base.size === 0)
+      return this.#make({ base: changes as Map<K, V>, changes: new Map(), size, copied: 0 });
     const merged = new Map(base);
     for (const [key, change] of changes) {
       if (change === gone) merged.delete(key);

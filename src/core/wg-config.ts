@@ -180,7 +180,7 @@ export function* parseWgConfigInSteps(text: string): Generator<void, ParsedWgCon
   let line = 0;
   for (let from = 0; from < text.length;) {
     const to = text.indexOf("\n", from);
-    reader.take(text.slice(from, to), ++line);
+    reader.take(text, from, to, ++line);
     from = to + 1;
     if (line % linesOfStep === 0) yield;
   }
@@ -220,20 +220,21 @@ class ConfigReader {
   readonly #ids = new Set<NodeId>();
   readonly #keys = new Set<PublicKey>();
 
-  take(content: string, line: number): void {
-    if (content === peerHead) {
+  /** The line between two places of the text. Only what is kept of it becomes a string of its own. */
+  take(text: string, from: number, to: number, line: number): void {
+    if (isLine(peerHead, text, from, to)) {
       this.#beginPeer(line);
     } else if (this.#nodeId !== undefined) {
       throw unreadable(line, "no [Peer] after the line of its node");
-    } else if (content === interfaceHead) {
+    } else if (isLine(interfaceHead, text, from, to)) {
       this.#endSection();
       if (this.#interface !== undefined) throw unreadable(line, "a second [Interface] section");
       this.#section = { kind: "interface", line };
-    } else if (content.startsWith(nodeComment)) {
-      this.#nodeId = asNodeId(content.slice(nodeComment.length));
+    } else if (text.startsWith(nodeComment, from)) {
+      this.#nodeId = asNodeId(text.slice(from + nodeComment.length, to));
       if (this.#nodeId === undefined) throw unreadable(line, "no node ID");
-    } else if (content !== "" && !content.startsWith("#")) {
-      this.#takeSetting(content, line);
+    } else if (to > from && !text.startsWith("#", from)) {
+      this.#takeSetting((name) => valueOf(name, text, from, to), line);
     }
   }
 
@@ -254,43 +255,34 @@ class ConfigReader {
     this.#section = { kind: "peer", line, nodeId };
   }
 
-  #takeSetting(content: string, line: number): void {
-    const equals = Math.max(0, content.indexOf(" = "));
-    const name = content.slice(0, equals);
-    const value = content.slice(equals + 3);
+  /** `read` gives the value when the setting has that name. */
+  #takeSetting(read: (name: string) => string | undefined, line: number): void {
     const section = this.#section;
+    let value: string | undefined;
     if (section?.kind === "peer") {
-      switch (name) {
-        case "PublicKey":
-          if (section.publicKey !== undefined) throw secondTime(name, line);
-          section.publicKey = parseKey(value, line);
-          return;
-        case "Endpoint":
-          if (section.address !== undefined) throw secondTime(name, line);
-          section.address = parseEndpoint(value, line, this.#portText);
-          return;
-        case "AllowedIPs":
-          if (section.prefixes !== undefined) throw secondTime(name, line);
-          section.prefixes = parseAllowedIps(value, line);
-          return;
-        case "PersistentKeepalive":
-          if (section.keepaliveSeconds !== undefined) throw secondTime(name, line);
-          section.keepaliveSeconds = parseNumber(value, line);
-          return;
+      if ((value = read("PublicKey")) !== undefined) {
+        requireFirst("PublicKey", section.publicKey, line);
+        section.publicKey = parseKey(value, line);
+      } else if ((value = read("Endpoint")) !== undefined) {
+        requireFirst("Endpoint", section.address, line);
+        section.address = parseEndpoint(value, line, this.#portText);
+      } else if ((value = read("AllowedIPs")) !== undefined) {
+        requireFirst("AllowedIPs", section.prefixes, line);
+        section.prefixes = parseAllowedIps(value, line);
+      } else if ((value = read("PersistentKeepalive")) !== undefined) {
+        requireFirst("PersistentKeepalive", section.keepaliveSeconds, line);
+        section.keepaliveSeconds = parseNumber(value, line);
       }
     } else if (section !== undefined) {
-      switch (name) {
-        case "PrivateKey":
-          if (section.privateKey !== undefined) throw secondTime(name, line);
-          section.privateKey = parseOwnKey(value, line);
-          return;
-        case "ListenPort":
-          if (section.listenPort !== undefined) throw secondTime(name, line);
-          section.listenPort = parseNumber(value, line);
-          return;
+      if ((value = read("PrivateKey")) !== undefined) {
+        requireFirst("PrivateKey", section.privateKey, line);
+        section.privateKey = parseOwnKey(value, line);
+      } else if ((value = read("ListenPort")) !== undefined) {
+        requireFirst("ListenPort", section.listenPort, line);
+        section.listenPort = parseNumber(value, line);
       }
     }
-    throw unreadable(line, "a line that is not understood");
+    if (value === undefined) throw unreadable(line, "a line that is not understood");
   }
 
   #endSection(): void {
@@ -366,8 +358,21 @@ function parseNumber(text: string, line: number): number {
   return number;
 }
 
-function secondTime(name: string, line: number): ClusternetError {
-  return unreadable(line, `${name} for the second time`);
+/** Whether the line between two places of a text is this one. */
+function isLine(line: string, text: string, from: number, to: number): boolean {
+  return to - from === line.length && text.startsWith(line, from);
+}
+
+/** The value when the line between two places of a text gives one for this name. */
+function valueOf(name: string, text: string, from: number, to: number): string | undefined {
+  const equals = from + name.length;
+  return text.startsWith(name, from) && text.startsWith(" = ", equals)
+    ? text.slice(equals + 3, to)
+    : undefined;
+}
+
+function requireFirst(name: string, before: unknown, line: number): void {
+  if (before !== undefined) throw unreadable(line, `${name} for the second time`);
 }
 
 function unreadable(line: number, found: string, cause?: unknown): ClusternetError {
