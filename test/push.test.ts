@@ -340,7 +340,7 @@ describe("Push", () => {
         "announce-refused",
         self,
         'This node was removed from the cluster: the Curator knows no node "a" (NOT_FOUND). The mesh stays as it was; ' +
-          "`clusternet node allow a` on the Curator's machine lets this node in again",
+          "`clusternet node allow a` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again",
       ],
     ]);
     // A connection that is made anew is no reason to ask at once.

@@ -5,8 +5,8 @@
 import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 import { changeMembership, readNodes, type ListedNode } from "../curator-server/admin.ts";
-import { nodeCommandOf } from "../curator-server/refusal.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
+import { nodeCommandOf } from "../node-command.ts";
 
 /** Options of every `clusternet node` command, parsed. */
 export interface NodeCommandOptions {

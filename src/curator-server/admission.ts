@@ -22,7 +22,8 @@ import { quote } from "../core/problem.ts";
 import type { NodeClusterNetworking } from "../gen/common.ts";
 import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Holding } from "../core/prefix-index.ts";
-import { invalid, removedRefusal, type NodeCommand, type Refusal } from "./refusal.ts";
+import type { NodeCommand } from "../node-command.ts";
+import { invalid, removedRefusal, type Refusal } from "./refusal.ts";
 import { decodeStatus } from "./status-bytes.ts";
 
 /** What the cluster knows of the caller: never heard of, taken out, or a member. */

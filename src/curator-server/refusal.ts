@@ -2,9 +2,8 @@
  * What a caller is refused for, as data: the gRPC status code that agents act on, and words for people.
  */
 import { Status } from "nice-grpc-common";
-import { defaultCuratorDirectory } from "../checks.ts";
-import { shellCommand } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
+import type { NodeCommand } from "../node-command.ts";
 
 /** The codes that this Curator refuses with; what each means to an agent is contract part 2. */
 export type RefusalCode =
@@ -34,22 +33,6 @@ export function removedRefusal(id: string, nodeCommand: NodeCommand): Refusal {
     code: Status.NOT_FOUND,
     message: `Cannot serve node ${quote(id)}: it was removed; ${nodeCommand("allow", id)} lets it in again`,
   };
-}
-
-/** A command of `clusternet node` as an operator may paste it on the Curator's machine. */
-export type NodeCommand = (verb: "list" | "remove" | "allow", id?: string) => string;
-
-/** Those for the Curator with this data directory. An ID can hold what a shell, or the command, makes something of. */
-export function nodeCommandOf(dataDirectory: string): NodeCommand {
-  return (verb, id) =>
-    shellCommand([
-      "clusternet",
-      "node",
-      verb,
-      ...(dataDirectory === defaultCuratorDirectory ? [] : ["--data-dir", dataDirectory]),
-      ...(id?.startsWith("-") === true ? ["--"] : []),
-      ...(id === undefined ? [] : [id]),
-    ]);
 }
 
 /** Something that passes by itself: stopping, or a store that cannot be written. */

@@ -17,7 +17,8 @@ import { defaultCuratorDirectory } from "../checks.ts";
 import { judgeAnnouncement, judgeStatus, type AdmissionRules, type Standing } from "./admission.ts";
 import { FanOut } from "./fan-out.ts";
 import { PrefixIndex } from "../core/prefix-index.ts";
-import { nodeCommandOf, removedRefusal, unavailable, type Refusal } from "./refusal.ts";
+import { nodeCommandOf } from "../node-command.ts";
+import { removedRefusal, unavailable, type Refusal } from "./refusal.ts";
 import { encodeStatus } from "./status-bytes.ts";
 import type { Kept, NodeStore, StoredChange, StoredNode, StoredState } from "./store.ts";
 

@@ -7,6 +7,8 @@ import type { Address } from "../core/prefix.ts";
 import type { NodeId } from "../core/node.ts";
 import type { NodeEvent } from "../core/node-set.ts";
 import { quote, type Problem } from "../core/problem.ts";
+import { defaultCuratorDirectory } from "../checks.ts";
+import { nodeCommandOf } from "../node-command.ts";
 import { CuratorError } from "../errors.ts";
 
 /** An event of the watch stream, decoded node by node: what cannot be decoded of one node is a problem, never the event's. */
@@ -69,11 +71,13 @@ export function isRemoved(error: unknown): boolean {
 
 /** What is said of a node that was removed. The same words from whichever call, so that it is one problem. */
 export function removedProblem(self: NodeId): Problem {
+  // Where that Curator keeps its data is not known here.
+  const command = nodeCommandOf(defaultCuratorDirectory)("allow", self);
   return {
     kind: "announce-refused",
     nodeId: self,
     message:
       `This node was removed from the cluster: the Curator knows no node ${quote(self)} (NOT_FOUND). The mesh stays as ` +
-      `it was; \`clusternet node allow ${self}\` on the Curator's machine lets this node in again`,
+      `it was; \`${command}\` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again`,
   };
 }

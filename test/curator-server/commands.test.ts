@@ -23,7 +23,7 @@ import { nodeAllow, nodeList, nodeRemove, renderNodeTable } from "../../src/comm
 import { parseCommandLine } from "../../src/cli.ts";
 import { parsePrefix } from "../../src/core/prefix.ts";
 import { defaultCuratorDirectory } from "../../src/checks.ts";
-import { nodeCommandOf } from "../../src/curator-server/refusal.ts";
+import { nodeCommandOf } from "../../src/node-command.ts";
 import { ClusternetError, describeError, type ExitStatus } from "../../src/errors.ts";
 import type { RedactingLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";

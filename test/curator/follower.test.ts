@@ -816,7 +816,7 @@ test("a node that was removed is told so, tries rarely, and comes back when it i
   await run.clock.advance(3_600_000);
   expect(run.problems).toEqual([
     'announce-refused: This node was removed from the cluster: the Curator knows no node "self" (NOT_FOUND). The mesh ' +
-      "stays as it was; `clusternet node allow self` on the Curator's machine lets this node in again",
+      "stays as it was; `clusternet node allow self` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again",
   ]);
   expect(run.curators.connected.length).toBeGreaterThan(55);
   expect(run.curators.connected.length).toBeLessThan(70);

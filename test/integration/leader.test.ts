@@ -236,7 +236,7 @@ describe("an agent", () => {
         "announce-refused",
         "b",
         'This node was removed from the cluster: the Curator knows no node "b" (NOT_FOUND). The mesh stays as it was; ' +
-          "`clusternet node allow b` on the Curator's machine lets this node in again",
+          "`clusternet node allow b` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again",
       ],
     ]);
     expect(removed.peers.map(({ id }) => id)).toEqual(["a"]);
