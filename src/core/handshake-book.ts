@@ -80,7 +80,7 @@ export class HandshakeBook {
       if (bySeconds === 0 || peer === undefined) continue;
       told.set(publicKey, { ...peer, latestHandshakeSeconds: seconds + bySeconds });
     }
-    return told.size === 0 ? peers : SeenPeers.of(peers).renew(told, []);
+    return told.size === 0 ? peers : SeenPeers.of(peers).renew(told);
   }
 
   /** By how much the clock had been set when a handshake was made that came after the last look: before the step, or after it. */

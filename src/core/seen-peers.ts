@@ -33,10 +33,9 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
     return SeenPeers.of(new Map(peers.map((peer) => [peer.publicKey, foldPeer(newPeer, peer)])));
   }
 
-  /** The peers when these show as they are given, and those that are gone are not there. */
-  renew(shown: ReadonlyMap<PublicKey, SeenPeer>, gone: Iterable<PublicKey>): SeenPeers {
+  /** The peers when these show as they are given. */
+  renew(shown: ReadonlyMap<PublicKey, SeenPeer>): SeenPeers {
     const peers = this.#peers.edit();
-    for (const publicKey of gone) peers.delete(publicKey);
     for (const [publicKey, peer] of shown) peers.set(publicKey, peer);
     const renewed = peers.finish();
     return renewed === this.#peers ? this : new SeenPeers(renewed);

@@ -96,6 +96,17 @@ export class KeyedLines {
       : this.#bytes.toString("latin1", from, this.#bytes.indexOf(newline, from));
   }
 
+  /** Every line, in the order in which they came. */
+  *all(): Generator<string, undefined> {
+    for (let from = 0; from < this.#length;) {
+      const to = this.#bytes.indexOf(newline, from);
+      if (to === -1 || to >= this.#length) return undefined;
+      if (to > from) yield this.#bytes.toString("latin1", from, to);
+      from = to + 1;
+    }
+    return undefined;
+  }
+
   /** Where a line begins that begins with these bytes, of which the hash of a key is known. */
   #find(bytes: Buffer, from: number, to: number, hash: number): number | undefined {
     const mask = this.#places.length - 1;

@@ -18,7 +18,8 @@ const keyForm = /^[A-Za-z0-9+/]{43}=$/;
 export function parseWgDump(text: string): WgDump {
   const reader = new WgDumpReader();
   reader.push(Buffer.from(text));
-  return reader.finish();
+  const dump = reader.finish();
+  return { ...dump, peers: new Map(dump.peers) };
 }
 
 /** A peer with 1,024 prefixes of IPv6, which is as many as one node may have, takes a fortieth of it. */
@@ -29,11 +30,82 @@ export interface ReadDump {
   readonly peers: SeenPeers;
   /** The line of each peer. */
   readonly lines: KeyedLines;
+  /** The same peers, as they are made of these lines. */
+  readonly dumped: DumpedPeers;
 }
 
 /**
- * Parses `wg show NAME dump` while it comes: 2 MB at 10,000 peers. Lines that are as in the dump `before` are not parsed:
- * their peers stay the same objects, and when all are so do all peers together. Throws as `parseWgDump`.
+ * The peers of a dump, each made of its line when it is asked for. Those of lines that were parsed are kept until they
+ * are forgotten, which is worth the while when hardly any will be asked for again: of 10,000 peers of three prefixes they
+ * take four times the room of their lines.
+ */
+export class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
+  readonly #lines: KeyedLines;
+  #kept: ReadonlyMap<PublicKey, SeenPeer>;
+
+  /** `kept`: what was made of some of the lines already. All others have been read before and found in order. */
+  constructor(lines: KeyedLines, kept: ReadonlyMap<PublicKey, SeenPeer>) {
+    this.#lines = lines;
+    this.#kept = kept;
+  }
+
+  forget(): void {
+    this.#kept = new Map();
+  }
+
+  get size(): number {
+    return this.#lines.count;
+  }
+
+  get(publicKey: PublicKey): SeenPeer | undefined {
+    return this.kept(publicKey) ?? this.#make(this.#lines.lineOf(publicKey));
+  }
+
+  /** The peer if it is there without being made. */
+  kept(publicKey: PublicKey): SeenPeer | undefined {
+    return this.#kept.get(publicKey);
+  }
+
+  has(publicKey: PublicKey): boolean {
+    return this.#lines.lineOf(publicKey) !== undefined;
+  }
+
+  *entries(): Generator<[PublicKey, SeenPeer], undefined> {
+    for (const line of this.#lines.all()) {
+      const publicKey = line.slice(0, keyLength) as PublicKey;
+      const peer = this.kept(publicKey) ?? this.#make(line);
+      if (peer !== undefined) yield [publicKey, peer];
+    }
+    return undefined;
+  }
+
+  *keys(): Generator<PublicKey, undefined> {
+    for (const line of this.#lines.all()) yield line.slice(0, keyLength) as PublicKey;
+    return undefined;
+  }
+
+  values(): MapIterator<SeenPeer> {
+    return this.entries().map(([, peer]) => peer);
+  }
+
+  [Symbol.iterator](): MapIterator<[PublicKey, SeenPeer]> {
+    return this.entries();
+  }
+
+  forEach(use: (peer: SeenPeer, publicKey: PublicKey, map: ReadonlyMap<PublicKey, SeenPeer>) => void): void {
+    for (const [publicKey, peer] of this.entries()) use(peer, publicKey, this);
+  }
+
+  #make(line: string | undefined): SeenPeer | undefined {
+    if (line === undefined) return undefined;
+    const fields = line.split("\t");
+    return { ...readDumpedPeer(fields, 0), allowedIps: parseAllowedIps(fields[3]) };
+  }
+}
+
+/**
+ * Parses `wg show NAME dump` while it comes: 2 MB at 10,000 peers. Lines that are as in the dump `before` are not parsed,
+ * and when all are so all peers together stay the same object. Throws as `parseWgDump`.
  */
 export class WgDumpReader {
   readonly #before: ReadDump | undefined;
@@ -43,12 +115,14 @@ export class WgDumpReader {
   #link: Omit<WgDump, "peers"> | undefined;
   /** Of the first line, which is not kept: the private key is in it. */
   #head = Buffer.alloc(0);
+  readonly #dumped: DumpedPeers;
   /** Lines that were as before. */
   #same = 0;
 
   constructor(before?: ReadDump) {
     this.#before = before;
     this.#lines = new KeyedLines(before?.lines);
+    this.#dumped = new DumpedPeers(this.#lines, this.#peers);
   }
 
   push(piece: Uint8Array): void {
@@ -74,8 +148,8 @@ export class WgDumpReader {
   finish(): WgDump {
     if (this.#head.length > 0 || this.#lines.restLength > 0) this.push(lineEnd);
     if (this.#link === undefined) throw unreadableDump(1, "4 fields of an interface");
-    const peers = this.#before?.peers.renew(this.#peers, this.#gone()) ?? this.#peers;
-    return { ...this.#link, peers };
+    const isAsBefore = this.#peers.size === 0 && this.#gone().length === 0;
+    return { ...this.#link, peers: (isAsBefore ? this.#before?.peers : undefined) ?? this.#dumped };
   }
 
   /**
@@ -88,7 +162,8 @@ export class WgDumpReader {
 
   /** For the reader of the next dump; asked for when this one is finished, with the peers that it gave. */
   remember(peers: SeenPeers): ReadDump {
-    return this.#before?.peers === peers ? this.#before : { peers, lines: this.#lines.fit() };
+    if (this.#before?.peers === peers) return this.#before;
+    return { peers, lines: this.#lines.fit(), dumped: this.#dumped };
   }
 
   #gone(): readonly PublicKey[] {
@@ -121,7 +196,7 @@ export class WgDumpReader {
     if (fields.length !== 8 || fields[0] !== publicKey || !keyForm.test(publicKey)) {
       throw unreadableDump(line, "8 fields of a peer");
     }
-    const before = this.#before?.peers.get(publicKey);
+    const before = this.#before?.dumped.kept(publicKey);
     // Most of those that change have shaken hands or sent something: their prefixes are as they were.
     const allowedIps =
       before !== undefined && fields[3] === this.#before?.lines.lineOf(publicKey)?.split("\t")[3]
