@@ -8,7 +8,7 @@
  * Order at each turn: the file first and whole, then the host (C4.9); what is to be done on the host is found out while
  * the disk is busy. A file that cannot be written does not hold the mesh back (C4.10).
  */
-import { Backoff, Bell, Value, applyBackoff, pulseMs, type Clock, type Watched } from "./async.ts";
+import { Backoff, Bell, Value, giveWay, applyBackoff, pulseMs, type Clock, type Watched } from "./async.ts";
 import type { LearnedCurator } from "./core/curators.ts";
 import type { SeenHost, WantedHost } from "./core/host-plan.ts";
 import type { Mesh } from "./core/mesh.ts";
@@ -192,7 +192,11 @@ export class Pull {
       });
     }
     // The Curator is followed at once: a host that hangs must not keep it waiting.
-    await Promise.all([this.#follow(signal), this.#watchOwn(signal), this.#loop(signal)]);
+    const following = this.#follow(signal);
+    // What it has said while this host was read makes one mesh with the last file, not a second one.
+    if (this.#parts.events !== undefined) await giveWay();
+    this.#bell.clear();
+    await Promise.all([following, this.#watchOwn(signal), this.#loop(signal)]);
   }
 
   /**
@@ -327,11 +331,18 @@ export class Pull {
   }
 
   async #watchOwn(signal: AbortSignal): Promise<void> {
-    for await (const _own of this.#parts.own.watch(signal)) this.#bell.poke();
+    const { own } = this.#parts;
+    // The first turn begins with what this node claims now, and needs no second one for it.
+    let last = own.get();
+    for await (const next of own.watch(signal)) {
+      if (next !== last) this.#bell.poke();
+      last = next;
+    }
   }
 
   async #loop(signal: AbortSignal): Promise<void> {
     const { clock, tracker } = this.#parts;
+    let isStart = true;
     while (!signal.aborted) {
       const startMs = clock.nowMs();
       this.#hinted = false;
@@ -341,7 +352,9 @@ export class Pull {
       this.#lastTurnMs = endMs;
       const isFlood = this.#hurriedTurns >= lastingTurns;
       const restMs = isFlood ? Math.min((endMs - startMs) * 2, maxRestMs) : 0;
-      this.#nextTurnMs = Math.max(startMs + minApplyIntervalMs, endMs + restMs);
+      // The picture that comes right after the last file was applied is no flood.
+      this.#nextTurnMs = isStart ? endMs : Math.max(startMs + minApplyIntervalMs, endMs + restMs);
+      isStart = false;
       const dueMs = Math.min(this.#resyncAtMs, this.#retryAtMs ?? Infinity, tracker.settleAtMs ?? Infinity);
       await this.#bell.wait(Math.min(Math.max(0, dueMs - clock.nowMs()), pulseMs), signal, clock);
       // What fails makes hints of its own (a link that comes and goes again): they must not take the place of the backoff.

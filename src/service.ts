@@ -250,7 +250,9 @@ export class Service {
     learnKeyOf(last, ourKeys);
     const host = this.#createHost(run, ourKeys, memory);
     const seenFirst = await this.#unlessItMayPass(host.read());
-    const { pull, own, sources } = await this.#wire(run, key, host, file, { last, memory, seen: seenFirst });
+    const underlay = this.#createUnderlay(run);
+    await underlay.read();
+    const { pull, own, sources } = this.#wire(key, host, file, { last, memory, seen: seenFirst, underlay });
     await Promise.all([
       pull.hear(timeoutMs, signal),
       hearSource(sources.podNetworkState, timeoutMs, signal, this.#clock),
@@ -394,9 +396,11 @@ export class Service {
       const ourKeys = new Set([key.publicKey]);
       const host = this.#createHost(run, ourKeys, memory);
       const file = new MeshFile(this.#path("conf"));
+      const underlay = this.#createUnderlay(run);
       const [last, seenFirst] = await Promise.all([
         file.read(key.publicKey),
         this.#unlessItMayPass(host.readFirst()),
+        underlay.read(),
       ]);
       this.#problems.replace("last-file", last.kind === "none" ? [] : last.problems);
       const seen = learnKeyOf(last, ourKeys) ? await this.#unlessItMayPass(host.readFirst()) : seenFirst;
@@ -436,8 +440,8 @@ export class Service {
           clock: this.#clock,
         },
       );
-      const wired = await this.#wire(run, key, host, file, { last, memory, seen, events });
-      return { startedAt, key, locks, host, memory, housekeeping, ...wired };
+      const wired = this.#wire(key, host, file, { last, memory, seen, underlay, events });
+      return { startedAt, key, locks, host, memory, housekeeping, underlay, ...wired };
     } catch (error) {
       locks.release();
       throw error;
@@ -486,8 +490,7 @@ export class Service {
     });
   }
 
-  async #wire(
-    run: RunCommand,
+  #wire(
     key: PrivateKey,
     host: LinuxHost,
     file: MeshFile,
@@ -495,29 +498,19 @@ export class Service {
       last,
       memory,
       seen,
+      underlay,
       events,
     }: {
       readonly last: LastMesh;
       readonly memory: AgentMemory;
       readonly seen: SeenHost | undefined;
+      readonly underlay: UnderlayFollower;
       readonly events?: AsyncIterable<StreamEvent>;
     },
-  ): Promise<Omit<Session, "startedAt" | "key" | "locks" | "host" | "memory" | "housekeeping">> {
+  ): Pick<Session, "own" | "sources" | "pull" | "push"> {
     const { curator, network, localKubernetesPodNetwork: podNetwork, keepaliveSeconds } = this.#options;
-    const { mtu = "auto", reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
+    const { reportStatus = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
     const shared = { problems: this.#problems, log: this.#log, clock: this.#clock };
-    const underlay = new UnderlayFollower(
-      {
-        clusterNets: this.#clusterNets,
-        interfaceName: this.#interfaceName,
-        mtu,
-        announcesAddress: network === "auto",
-        curatorAddresses: this.#options.curatorAddresses ?? [],
-        resyncMs: resyncSeconds * 1000,
-      },
-      { run, curator, clock: this.#clock, log: this.#log },
-    );
-    await underlay.read();
     const podNetworkState = this.#options.podNetworkState ?? new Value(alwaysAnswered);
     const sources: OwnSources = {
       podNetwork,
@@ -550,7 +543,22 @@ export class Service {
       { self: this.#self, reportStatus },
       { own, pull: pull.state, connection: curator.connection, ...shared },
     );
-    return { own, sources, underlay, pull, push };
+    return { own, sources, pull, push };
+  }
+
+  #createUnderlay(run: RunCommand): UnderlayFollower {
+    const { curator, network, mtu = "auto", resyncSeconds = defaultResyncSeconds } = this.#options;
+    return new UnderlayFollower(
+      {
+        clusterNets: this.#clusterNets,
+        interfaceName: this.#interfaceName,
+        mtu,
+        announcesAddress: network === "auto",
+        curatorAddresses: this.#options.curatorAddresses ?? [],
+        resyncMs: resyncSeconds * 1000,
+      },
+      { run, curator, clock: this.#clock, log: this.#log },
+    );
   }
 
   /**

@@ -1,6 +1,6 @@
-/** A clock that runs faster than another: what is shorter, and what is not. */
+/** A clock that runs faster than another: what is shorter, and what is not. A source that is begun before it is read. */
 import { expect, test } from "bun:test";
-import { fasterClock } from "../src/async.ts";
+import { begin, fasterClock } from "../src/async.ts";
 import { FakeClock } from "./fakes/clock.ts";
 
 test("fasterClock() makes waits and the time between two looks shorter, and leaves the time of day alone", async () => {
@@ -23,4 +23,27 @@ test("fasterClock() ends a wait when it is told to", async () => {
   const slept = fasterClock(new FakeClock(), 20).sleep(60_000, stop.signal);
   stop.abort();
   await slept;
+});
+
+test("begin() starts a source before anybody reads it, and leaves nothing of it out", async () => {
+  const steps: string[] = [];
+  async function* source(): AsyncGenerator<number> {
+    steps.push("begun");
+    yield 1;
+    steps.push("asked for more");
+    yield 2;
+  }
+  const items = begin(source());
+  expect(steps).toEqual(["begun"]);
+  await Promise.resolve();
+  expect(steps).toEqual(["begun"]);
+  expect(await Array.fromAsync(items)).toEqual([1, 2]);
+});
+
+test("begin() keeps the failure of a source for its reader", async () => {
+  const failing = { next: (): Promise<IteratorResult<number>> => Promise.reject(new Error("no source")) };
+  const items = begin({ [Symbol.asyncIterator]: () => failing });
+  await new Promise((resolve) => setImmediate(resolve));
+  const found = await Array.fromAsync(items).catch(String);
+  expect(found).toBe("Error: no source");
 });

@@ -2,7 +2,7 @@
  * pull against a host that records what it is asked for and fails when told to, with time turned by hand.
  */
 import { describe, expect, test } from "bun:test";
-import { Value } from "../src/async.ts";
+import { Value, begin } from "../src/async.ts";
 import type { SeenHost, WantedHost } from "../src/core/host-state.ts";
 import { privateKeyFromBytes } from "../src/core/key.ts";
 import { asNodeId, type Node, type NodeId } from "../src/core/node.ts";
@@ -16,7 +16,7 @@ import { silentLogger } from "../src/log.ts";
 import { alwaysAnswered, readOwn, type NetworkStatus, type Own } from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
 import { ProblemLog } from "../src/problem-log.ts";
-import { Pull, type PullSettings } from "../src/pull.ts";
+import { Pull, type PullSettings, type PullState } from "../src/pull.ts";
 import { Tracker } from "../src/tracker.ts";
 import { FakeClock } from "./fakes/clock.ts";
 import { waitFor } from "./lab/wait.ts";
@@ -48,7 +48,7 @@ class FakeHost implements Host {
   readonly log: string[];
   invalidations = 0;
   /** Problems of the next applies; with none left they succeed. */
-  failures: Problem[] = [];
+  failures: (Problem | undefined)[] = [];
   seen = seenHost;
   /** Until this resolves, an apply goes on. */
   gate: Promise<void> = Promise.resolve();
@@ -87,11 +87,17 @@ function shown(wanted: WantedHost): string {
   return `[${peers}]${wanted.exact ? "" : " open"}`;
 }
 
-function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[], complete = true) {
+/** `heard`: what came of the Curator, which is followed already, before the first mesh. */
+function start(
+  settings: Partial<PullSettings> = {},
+  fromFile?: readonly Node[],
+  complete = true,
+  heard?: readonly StreamEvent[],
+) {
   const clock = new FakeClock();
   const log: string[] = [];
   const stop = new AbortController();
-  const events: StreamEvent[] = [];
+  const events: StreamEvent[] = [...(heard ?? [])];
   const more = new Value(0);
   const reopened: number[] = [];
   const curator: CuratorFollower = {
@@ -126,6 +132,7 @@ function start(settings: Partial<PullSettings> = {}, fromFile?: readonly Node[],
     {
       tracker: new Tracker({ self: self.id, fromFile: fromFile ?? [], complete }),
       curator,
+      ...(heard === undefined ? {} : { events: begin(curator.follow(stop.signal)) }),
       host,
       file: {
         write(pieces, onHeld) {
@@ -192,6 +199,23 @@ describe("Pull", () => {
     await run.end();
   });
 
+  test("makes one mesh of the last file and of what came while this host was read", async () => {
+    const event = eventOf([self, node("b"), node("c")], true);
+    const run = start({ fileTime: new Date(0) }, [node("b")], true, [
+      { kind: "opened", stream: 1, address: "c:1" },
+      { kind: "event", stream: 1, event },
+    ]);
+    await until(() => run.pull.state.get().holds);
+    expect(run.log).toEqual(["write", "apply [b c]"]);
+    expect(run.pull.state.get()).toMatchObject({ source: "curator", applied: true, heardOut: true });
+    expect(run.lines.map((line) => line.split(" {")[0])).toEqual([
+      "Starting from the last file",
+      "In step with the Curator",
+      "Peer added",
+    ]);
+    await run.end();
+  });
+
   test("logs once a stream that the interface holds the whole picture, and not of a picture that lacks this node", async () => {
     const run = start();
     const inStep = (): readonly string[] => run.lines.filter((line) => line.startsWith("In step"));
@@ -226,11 +250,22 @@ describe("Pull", () => {
     run.open();
     run.event([self, node("b")], true);
     await run.clock.advance(50);
+    // The next turn, which comes at once, is refused.
+    run.host.failures = [undefined, { kind: "apply-failed", message: "no" }];
+    const states: PullState[] = [];
+    const stop = new AbortController();
+    const watching = (async () => {
+      for await (const state of run.pull.state.watch(stop.signal)) states.push(state);
+    })();
     gate.resolve();
-    await until(() => run.pull.state.get().holds);
-    expect(run.pull.state.get()).toMatchObject({ heardOut: false, applied: false, mesh: { peers: [] } });
-    run.host.failures = [{ kind: "apply-failed", message: "no" }];
-    await run.clock.advance(150);
+    await until(() => run.pull.state.get().heardOut);
+    stop.abort();
+    await watching;
+    expect(states.find(({ holds }) => holds)).toMatchObject({
+      heardOut: false,
+      applied: false,
+      mesh: { peers: [] },
+    });
     expect(run.pull.state.get()).toMatchObject({ heardOut: true, holds: false });
     await run.clock.advance(1000);
     expect(run.pull.state.get()).toMatchObject({ heardOut: true, holds: true, applied: true });
