@@ -16,6 +16,7 @@ import {
   buildMesh,
   findPeer,
   incumbentsOf,
+  noIncumbents,
   peerOf,
   placeOfPeer,
   samePeer,
@@ -69,7 +70,7 @@ export class LiveMesh {
   #built = nothing;
   /** The mesh by which it is known who held what before; undefined: `#incumbents` says it. */
   #held: Mesh | undefined;
-  readonly #incumbents: () => Incumbents;
+  #incumbents: () => Incumbents;
   /** No two have ever had an address or a key in common, this node's own among them, so that nobody needs to be looked for. */
   #isPeaceful = true;
 
@@ -116,6 +117,8 @@ export class LiveMesh {
       for (const nodeId of this.#claims.keys()) this.#contested.add(nodeId);
     }
     this.#held = mesh;
+    // Nobody asks again, and they may know all that was there at the start.
+    this.#incumbents = () => noIncumbents;
     for (const nodeId of this.#contested) {
       const claim = this.#claims.get(nodeId);
       if (claim === undefined || findPeer(mesh, nodeId)?.prefixes.length === claim.prefixes.length) {

@@ -8,7 +8,7 @@
  * A fold never changes its argument, and gives it back when nothing changed; a node that comes again unchanged
  * stays the same object, so what was computed of it stays valid. What a fold costs depends on the event alone.
  */
-import { sameNode, type Node, type NodeId } from "./node.ts";
+import { sameNode, withTextsOf, type Node, type NodeId } from "./node.ts";
 import { SharedMap } from "./shared-map.ts";
 
 /** One decoded WatchEvent. `nodes` are taken in first and `tombstones` after them (C2). */
@@ -106,7 +106,8 @@ function foldNodes(set: NodeSet, events: readonly NodeEvent[]): NodeSet {
     for (const node of nodes) {
       // What is in the one is not in the other.
       const known = current.get(node.id) ?? carried.delete(node.id);
-      current.set(node.id, known !== undefined && sameNode(known, node) ? known : node);
+      if (known === undefined) current.set(node.id, node);
+      else current.set(known.id, sameNode(known, node) ? known : withTextsOf(known, node));
     }
     for (const id of tombstones) {
       current.delete(id);

@@ -73,3 +73,21 @@ export function sameNode(a: Node, b: Node): boolean {
       a.prefixes.every((prefix, index) => prefix === b.prefixes[index]))
   );
 }
+
+/** Up to so many, looking through all of them is quicker than anything else. */
+const fewPrefixes = 8;
+
+/** The node, made of the texts of the known one where they say the same: of two equal texts one is enough in memory. */
+export function withTextsOf(known: Node, node: Node): Node {
+  return {
+    ...node,
+    id: known.id,
+    publicKey: node.publicKey === known.publicKey ? known.publicKey : node.publicKey,
+    externalAddress:
+      node.externalAddress === known.externalAddress ? known.externalAddress : node.externalAddress,
+    prefixes:
+      node.prefixes.length > fewPrefixes || known.prefixes.length > fewPrefixes
+        ? node.prefixes
+        : node.prefixes.map((text) => known.prefixes.find((each) => each === text) ?? text),
+  };
+}
