@@ -21,7 +21,7 @@ import {
   type WantedHost,
 } from "../core/host-plan.ts";
 import { HandshakeBook } from "../core/handshake-book.ts";
-import { announcedEndpoint } from "../core/host-state.ts";
+import { announcedEndpoint, type SeenPeer } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { findPeer, type Peer } from "../core/mesh.ts";
 import { containsAddress, unusableReason, type Address, type Prefix } from "../core/prefix.ts";
@@ -137,8 +137,9 @@ export class LinuxHost implements Host {
   /** Peers that were wanted when all was last done, and keys of those wanted since then that may be there. */
   #donePeers: readonly Peer[] = [];
   #begunPeers: ReadonlySet<PublicKey> = new Set();
-  /** Since when the received bytes of each peer stand still, and when that was last looked at. */
+  /** Since when the received bytes of peers stand still: of those that are not in the map since `#allStillSinceMs`. */
   readonly #stillSinceMs = new Map<PublicKey, number>();
+  #allStillSinceMs = 0;
   #readAtMs = 0;
   readonly #handshakes = new HandshakeBook();
 
@@ -388,16 +389,30 @@ export class LinuxHost implements Host {
         ? undefined
         : { ...this.#asWanted, unsure: new Set([...this.#asWanted.unsure, ...changed]) };
     this.#readAtMs = this.#options.clock.nowMs();
-    const peers = seen.interface?.peers;
-    if (changed === undefined) this.#stillSinceMs.clear();
-    for (const publicKey of changed ?? peers?.keys() ?? []) {
-      const peer = peers?.get(publicKey);
+    this.#noteBytes(seen.interface?.peers ?? new Map(), before, changed);
+    return prepare(seen);
+  }
+
+  /** When most peers are new, as after the first apply, all begin with them: of 10,000 that is no map. */
+  #noteBytes(
+    peers: ReadonlyMap<PublicKey, SeenPeer>,
+    before: ReadonlyMap<PublicKey, SeenPeer> | undefined,
+    changed: readonly PublicKey[] | undefined,
+  ): void {
+    const areNew =
+      changed === undefined || 2 * changed.filter((key) => before?.has(key) !== true).length > peers.size;
+    if (areNew) {
+      this.#stillSinceMs.clear();
+      this.#allStillSinceMs = this.#readAtMs;
+      return;
+    }
+    for (const publicKey of changed) {
+      const peer = peers.get(publicKey);
       if (peer === undefined) this.#stillSinceMs.delete(publicKey);
       else if (peer.receivedBytes !== before?.get(publicKey)?.receivedBytes) {
         this.#stillSinceMs.set(publicKey, this.#readAtMs);
       }
     }
-    return prepare(seen);
   }
 
   /**
@@ -549,11 +564,8 @@ export class LinuxHost implements Host {
   }
 
   #remembered(wanted: WantedHost, { held, unsure }: Pick<Model, "held" | "unsure"> = {}): Remembered {
-    const [stillSinceMs, readAtMs] = [this.#stillSinceMs, this.#readAtMs];
-    const quietMs = (publicKey: PublicKey): number | undefined => {
-      const sinceMs = stillSinceMs.get(publicKey);
-      return sinceMs === undefined ? undefined : readAtMs - sinceMs;
-    };
+    const [stillSinceMs, allSinceMs, readAtMs] = [this.#stillSinceMs, this.#allStillSinceMs, this.#readAtMs];
+    const quietMs = (publicKey: PublicKey): number => readAtMs - (stillSinceMs.get(publicKey) ?? allSinceMs);
     return {
       ...this.#ownership(wanted),
       // With `held` nobody asks.

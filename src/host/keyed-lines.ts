@@ -87,6 +87,11 @@ export class KeyedLines {
     return this.#bytes.toString("latin1", this.#from, this.#to);
   }
 
+  /** The key of that line, as a text of its own: a part of a text would keep all of it in memory. */
+  get key(): string {
+    return this.#bytes.toString("latin1", this.#from, Math.min(this.#to, this.#from + keyLength));
+  }
+
   /** The line with this key. */
   lineOf(key: string): string | undefined {
     const bytes = Buffer.from(key, "latin1");

@@ -192,7 +192,7 @@ export class WgDumpReader {
 
   #readPeer(text: string, line: number): void {
     const fields = text.split("\t");
-    const publicKey = text.slice(0, keyLength) as PublicKey;
+    const publicKey = this.#lines.key as PublicKey;
     if (fields.length !== 8 || fields[0] !== publicKey || !keyForm.test(publicKey)) {
       throw unreadableDump(line, "8 fields of a peer");
     }

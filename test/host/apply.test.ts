@@ -552,6 +552,27 @@ describe("endpoints", () => {
     });
   });
 
+  test("of a peer that came later are set back 275 s after it came, not sooner", async () => {
+    await withBench(async ({ fake, clock, host }) => {
+      const three = { ...two, peers: [...two.peers, peerOf(4)] };
+      await host.apply(two);
+      await clock.advance(200_000);
+      await host.apply(three);
+      host.invalidate();
+      await host.apply(three);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(4)) ?? expect.unreachable();
+      peer.endpoint = roamed;
+      const shown: (string | undefined)[] = [];
+      for (const ms of [100_000, 174_000, 1_000]) {
+        await clock.advance(ms);
+        host.invalidate();
+        await host.apply(three);
+        shown.push(peer.endpoint);
+      }
+      expect(shown).toEqual([roamed, roamed, "192.0.2.4:7838"]);
+    });
+  });
+
   test.each([
     { name: "forward", byMs: 24 * 60 * 60_000 },
     { name: "back", byMs: -24 * 60 * 60_000 },
