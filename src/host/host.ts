@@ -285,8 +285,8 @@ export class LinuxHost implements Host {
       if (complete) await this.#rememberAfter(wanted, verified.seen);
       // An interface that is left alone holds nothing of ours.
       if (complete && this.#model !== undefined && !plan.problems.some(isForeignInterface)) {
-        // All peers were looked at; from now on only those are that change.
-        if (this.#model.held === undefined && wanted.exact) this.#lastDump?.dumped.forget();
+        // All peers have been looked at; from now on only those are that change.
+        if (wanted.exact) this.#lastDump?.dumped.forget();
         this.#model = { seen: this.#model.seen, networks: this.#model.networks, held: wanted };
         this.#asWanted = { wanted, unsure: new Set(verified.unsure) };
       } else {

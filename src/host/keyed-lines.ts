@@ -92,10 +92,13 @@ export class KeyedLines {
     return this.#bytes.toString("latin1", this.#from, Math.min(this.#to, this.#from + keyLength));
   }
 
+  has(key: string): boolean {
+    return this.#placeOf(key) !== undefined;
+  }
+
   /** The line with this key. */
   lineOf(key: string): string | undefined {
-    const bytes = Buffer.from(key, "latin1");
-    const from = this.#find(bytes, 0, bytes.length, hashOf(bytes, 0, bytes.length));
+    const from = this.#placeOf(key);
     return from === undefined
       ? undefined
       : this.#bytes.toString("latin1", from, this.#bytes.indexOf(newline, from));
@@ -110,6 +113,11 @@ export class KeyedLines {
       from = to + 1;
     }
     return undefined;
+  }
+
+  #placeOf(key: string): number | undefined {
+    const bytes = Buffer.from(key, "latin1");
+    return this.#find(bytes, 0, bytes.length, hashOf(bytes, 0, bytes.length));
   }
 
   /** Where a line begins that begins with these bytes, of which the hash of a key is known. */

@@ -41,16 +41,23 @@ export interface ReadDump {
  */
 export class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   readonly #lines: KeyedLines;
-  #kept: ReadonlyMap<PublicKey, SeenPeer>;
+  #kept: Map<PublicKey, SeenPeer> = new Map();
+  /** Those of the kept ones that the dump before showed otherwise. */
+  readonly #changed = new Map<PublicKey, SeenPeer>();
 
-  /** `kept`: what was made of some of the lines already. All others have been read before and found in order. */
-  constructor(lines: KeyedLines, kept: ReadonlyMap<PublicKey, SeenPeer>) {
+  /** The peers of these lines: of those that are given to `keep`, and of those that have been read before and found in order. */
+  constructor(lines: KeyedLines) {
     this.#lines = lines;
-    this.#kept = kept;
   }
 
+  keep(publicKey: PublicKey, peer: SeenPeer, isNew: boolean): void {
+    this.#kept.set(publicKey, peer);
+    if (!isNew) this.#changed.set(publicKey, peer);
+  }
+
+  /** Lets peers go that were new: one that changes is likely to change again, and is asked for then. */
   forget(): void {
-    this.#kept = new Map();
+    this.#kept = this.#changed;
   }
 
   get size(): number {
@@ -67,7 +74,7 @@ export class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   }
 
   has(publicKey: PublicKey): boolean {
-    return this.#lines.lineOf(publicKey) !== undefined;
+    return this.#lines.has(publicKey);
   }
 
   *entries(): Generator<[PublicKey, SeenPeer], undefined> {
@@ -110,7 +117,7 @@ export class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
 export class WgDumpReader {
   readonly #before: ReadDump | undefined;
   /** Peers that the dump before did not show so. */
-  readonly #peers = new Map<PublicKey, SeenPeer>();
+  readonly #others: PublicKey[] = [];
   readonly #lines: KeyedLines;
   #link: Omit<WgDump, "peers"> | undefined;
   /** Of the first line, which is not kept: the private key is in it. */
@@ -122,7 +129,7 @@ export class WgDumpReader {
   constructor(before?: ReadDump) {
     this.#before = before;
     this.#lines = new KeyedLines(before?.lines);
-    this.#dumped = new DumpedPeers(this.#lines, this.#peers);
+    this.#dumped = new DumpedPeers(this.#lines);
   }
 
   push(piece: Uint8Array): void {
@@ -148,7 +155,7 @@ export class WgDumpReader {
   finish(): WgDump {
     if (this.#head.length > 0 || this.#lines.restLength > 0) this.push(lineEnd);
     if (this.#link === undefined) throw unreadableDump(1, "4 fields of an interface");
-    const isAsBefore = this.#peers.size === 0 && this.#gone().length === 0;
+    const isAsBefore = this.#others.length === 0 && this.#gone().length === 0;
     return { ...this.#link, peers: (isAsBefore ? this.#before?.peers : undefined) ?? this.#dumped };
   }
 
@@ -157,7 +164,7 @@ export class WgDumpReader {
    * this one is finished.
    */
   get changed(): readonly PublicKey[] | undefined {
-    return this.#before === undefined ? undefined : [...this.#peers.keys(), ...this.#gone()];
+    return this.#before === undefined ? undefined : [...this.#others, ...this.#gone()];
   }
 
   /** For the reader of the next dump; asked for when this one is finished, with the peers that it gave. */
@@ -169,7 +176,7 @@ export class WgDumpReader {
   #gone(): readonly PublicKey[] {
     const { peers } = this.#before ?? {};
     if (peers === undefined) return [];
-    const known = [...this.#peers.keys()].filter((publicKey) => peers.has(publicKey)).length;
+    const known = this.#others.filter((publicKey) => peers.has(publicKey)).length;
     if (this.#same + known === peers.size) return [];
     return [...peers.keys()].filter((publicKey) => this.#lines.lineOf(publicKey) === undefined);
   }
@@ -202,7 +209,9 @@ export class WgDumpReader {
       before !== undefined && fields[3] === this.#before?.lines.lineOf(publicKey)?.split("\t")[3]
         ? before.allowedIps
         : parseAllowedIps(fields[3]);
-    this.#peers.set(publicKey, { ...readDumpedPeer(fields, line), allowedIps });
+    const isNew = this.#before?.dumped.has(publicKey) !== true;
+    this.#dumped.keep(publicKey, { ...readDumpedPeer(fields, line), allowedIps }, isNew);
+    this.#others.push(publicKey);
   }
 }
 
