@@ -12,7 +12,7 @@ import { diffMeshes } from "./core/mesh-changes.ts";
 
 /** So many peers that came, went or changed leave something worth the while. */
 export const manyPeers = 1_000;
-/** Nothing has changed for this long. */
+/** Nothing has changed for this long, and at most twice as long. */
 export const restMs = 3_000;
 
 export interface SpareMemoryParts {
@@ -36,7 +36,7 @@ export async function spareMemory(
     if (changed < manyPeers) continue;
     await clock.sleep(restMs, signal);
     // Whatever came meanwhile is looked at next.
-    if (signal.aborted || state.get().mesh.peers !== mesh.peers) continue;
+    if (signal.aborted || diffMeshes(mesh, state.get().mesh).length > 0) continue;
     collect();
     changed = 0;
   }

@@ -225,7 +225,7 @@ function dumpProcessorMs({ machine }: StampedAgent): number {
 }
 
 /** Memory is read this long after the mesh is applied: idle is when the agent has given back what the start has left. */
-const settleMs = restMs + 3_000;
+const settleMs = 2 * restMs + 1_000;
 
 /** Resident memory of an idle agent with that many peers, and of a Bun that does nothing. */
 async function measureMemory(nodes: number, samples: number): Promise<Samples> {
