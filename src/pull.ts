@@ -21,7 +21,7 @@ import { WgConfigText } from "./core/wg-config.ts";
 import type { PrivateKey } from "./core/key.ts";
 import type { CuratorFollower, StreamEvent } from "./curator/follower.ts";
 import { ClusternetError, describeError, describeInLine, exitStatus } from "./errors.ts";
-import type { FileStamp } from "./host/files.ts";
+import type { FileStamp, Kept } from "./host/files.ts";
 import type { Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
@@ -69,11 +69,8 @@ export interface PullSettings {
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
 export interface MeshWriter {
-  /**
-   * Makes the file hold these pieces of a text; false: it does already. Throws ClusternetError. `onHeld` is called when
-   * whoever opens the file sees them, and nothing but a power loss undoes that.
-   */
-  write(pieces: readonly Uint8Array[], onHeld?: (stamp: FileStamp) => void): Promise<boolean>;
+  /** Makes the file hold these pieces of a text, where it does not already. Throws ClusternetError. */
+  write(pieces: readonly Uint8Array[]): Promise<Kept>;
 }
 
 export interface PullParts {
@@ -394,12 +391,10 @@ export class Pull {
     const heard = this.#heard();
     const { isHeld } = tracker;
     problems.replace("mesh", meshProblems);
-    const held = Promise.withResolvers<FileStamp | undefined>();
-    const writing = this.#writeFile(pieces, held.resolve);
-    // Too late where it was written.
-    void writing.then(() => held.resolve(undefined));
-    const result = await host.apply(wanted, signal, held.promise);
-    const file = await writing;
+    const writing = this.#writeFile(pieces);
+    const stamp = writing.then((file) => file.stamp);
+    const result = await host.apply(wanted, signal, stamp);
+    const { isFailed } = await writing;
     // What was cut short because the agent stops is nobody's problem.
     if (signal.aborted) return;
     problems.replace("host", result.problems);
@@ -413,7 +408,7 @@ export class Pull {
       if (!isHeld) this.#tellInStep(heard, wanted.peers.length);
       this.#tellChanges({ peers: wanted.peers });
     }
-    if (file !== "failed" && result.complete) {
+    if (!isFailed && result.complete) {
       this.#retryAtMs = undefined;
       this.#backoff.reset();
     } else {
@@ -468,20 +463,20 @@ export class Pull {
     }
   }
 
-  /** Never throws. `onHeld`: see MeshWriter. */
+  /** What the file is known by if it holds this. Never throws. */
   async #writeFile(
     pieces: readonly Uint8Array[],
-    onHeld: (stamp: FileStamp) => void,
-  ): Promise<"written" | "kept" | "failed"> {
+  ): Promise<{ readonly stamp?: FileStamp; readonly isFailed: boolean }> {
     const { file, problems, tracker } = this.#parts;
-    if (this.#settings.keepFile === true && !tracker.believed) return "kept";
+    if (this.#settings.keepFile === true && !tracker.believed) return { isFailed: false };
     try {
-      if (await file.write(pieces, onHeld)) problems.replace("last-file", []);
+      const { stamp, isNew } = await file.write(pieces);
+      if (isNew) problems.replace("last-file", []);
       problems.replace("file", []);
-      return "written";
+      return { stamp, isFailed: false };
     } catch (error) {
       problems.replace("file", [{ kind: "file-unwritable", message: describeInLine(error) }]);
-      return "failed";
+      return { isFailed: true };
     }
   }
 

@@ -373,7 +373,7 @@ class Scene {
         file: {
           write: (pieces) => {
             writeFileSync(this.#configFile, Buffer.concat(pieces));
-            return Promise.resolve(true);
+            return Promise.resolve({ stamp: "as written", isNew: true });
           },
         },
         own,

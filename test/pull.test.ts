@@ -135,14 +135,14 @@ function start(
       ...(heard === undefined ? {} : { events: begin(curator.follow(stop.signal)) }),
       host,
       file: {
-        write(pieces, onHeld) {
+        write(pieces) {
           const text = Buffer.concat(pieces).toString();
           if (file.fails)
             return Promise.reject(new ClusternetError("Cannot write file: no space left on device"));
-          if (text !== file.text) log.push("write");
+          const isNew = text !== file.text;
+          if (isNew) log.push("write");
           file.text = text;
-          onHeld?.("as written");
-          return Promise.resolve(true);
+          return Promise.resolve({ stamp: "as written", isNew });
         },
       },
       own,

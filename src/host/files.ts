@@ -96,20 +96,12 @@ export type Content = string | readonly Uint8Array[];
 
 /**
  * Replaces the file's content, or makes the file. Throws ClusternetError when it cannot, or when something other
- * than a regular file has that name; whatever was there is then untouched, and no temporary file stays. `onHeld` is
- * called when the file has its new content, whole, and only the directory is still to be flushed: from then on nothing but
- * a power loss brings the old content back.
+ * than a regular file has that name; whatever was there is then untouched, and no temporary file stays.
  */
-export async function replaceFile(
-  path: string,
-  content: Content,
-  mode: number,
-  onHeld: (stamp: FileStamp) => void = () => {},
-): Promise<FileStamp> {
-  return await writeThrough(path, content, mode, async (temporary, stamp) => {
+export async function replaceFile(path: string, content: Content, mode: number): Promise<FileStamp> {
+  return await writeThrough(path, content, mode, async (temporary) => {
     refuseIrregular(path);
     await rename(temporary, path);
-    onHeld(stamp);
   });
 }
 
@@ -143,13 +135,13 @@ async function writeThrough(
   path: string,
   content: Content,
   mode: number,
-  name: (temporary: string, stamp: FileStamp) => Promise<void>,
+  name: (temporary: string) => Promise<void>,
 ): Promise<FileStamp> {
   const random = crypto.getRandomValues(new Uint8Array(8)).toHex();
   const temporary = join(dirname(path), `.${basename(path)}.${random}.clusternet-tmp`);
   try {
     const stamp = await writeTemporary(temporary, content, mode);
-    await name(temporary, stamp);
+    await name(temporary);
     await syncDirectory(dirname(path));
     return stamp;
   } catch (error) {
@@ -351,6 +343,13 @@ export interface LookOptions {
   readonly closeToOthers?: boolean;
 }
 
+/** What a file is known by that holds what it was to hold. */
+export interface Kept {
+  readonly stamp: FileStamp;
+  /** It had to be written. */
+  readonly isNew: boolean;
+}
+
 /**
  * A file that this program alone keeps: remembers what it last wrote or read, so that the same is not written
  * again, unless the file was changed, replaced or removed by somebody meanwhile.
@@ -370,22 +369,17 @@ export class KeptFile {
     return file;
   }
 
-  /**
-   * Makes the file hold this, mode 0600. False: it does already. Throws ClusternetError. `onHeld` is called as soon as
-   * the file holds it; see `replaceFile`.
-   */
-  async write(content: Content, onHeld: (stamp: FileStamp) => void = () => {}): Promise<boolean> {
+  /** Makes the file hold this, mode 0600, where it does not already. Throws ClusternetError. */
+  async write(content: Content): Promise<Kept> {
     const last = this.#last;
     if (last !== undefined && isSameContent(last.content, content)) {
       // The pieces take the place of a text that was read: the next comparison then costs nothing.
       this.#last = { content, stamp: last.stamp };
-      if (last.stamp === (await stampAt(this.path))) {
-        onHeld(last.stamp);
-        return false;
-      }
+      if (last.stamp === (await stampAt(this.path))) return { stamp: last.stamp, isNew: false };
     }
-    this.#last = { content, stamp: await replaceFile(this.path, content, privateMode, onHeld) };
-    return true;
+    const stamp = await replaceFile(this.path, content, privateMode);
+    this.#last = { content, stamp };
+    return { stamp, isNew: true };
   }
 }
 

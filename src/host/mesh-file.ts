@@ -11,7 +11,7 @@ import type { Node } from "../core/node.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
 import { type ParsedWgConfig, parseWgConfigInSteps } from "../core/wg-config.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
-import { KeptFile, modeProblems, type Content, type FileStamp, type LookOptions } from "./files.ts";
+import { KeptFile, modeProblems, type Content, type Kept, type LookOptions } from "./files.ts";
 
 /** 10,000 nodes of 64 prefixes with addresses of IPv6 have 35 MB. */
 const maxMeshFileBytes = 128 * 1024 * 1024;
@@ -78,8 +78,8 @@ export class MeshFile {
   }
 
   /** Makes the file hold this, mode 0600, atomically; see `KeptFile`. */
-  async write(content: Content, onHeld?: (stamp: FileStamp) => void): Promise<boolean> {
-    return await this.#file.write(content, onHeld);
+  async write(content: Content): Promise<Kept> {
+    return await this.#file.write(content);
   }
 
   #unusable(found: string): Problem {

@@ -154,7 +154,8 @@ export class StateFile {
 
   /** Remembers all of it, atomically. False: it is remembered already. Throws ClusternetError. */
   async write(state: AgentState): Promise<boolean> {
-    return await this.#file.write(renderState(state, this.#bootId));
+    const { isNew } = await this.#file.write(renderState(state, this.#bootId));
+    return isNew;
   }
 }
 

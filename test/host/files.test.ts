@@ -1,6 +1,5 @@
 /** Files that survive a power loss, on real and on failing disks. */
 import { describe, expect, test } from "bun:test";
-import { readFileSync } from "node:fs";
 import { chmod, lstat, mkdir, readFile, readdir, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
@@ -13,6 +12,7 @@ import {
   replaceFile,
   socketPath,
   stampAt,
+  type Content,
 } from "../../src/host/files.ts";
 import { failure, octal, onDisk, withDirectory } from "./temporary.ts";
 
@@ -64,14 +64,15 @@ describe("replaceFile()", () => {
     });
   });
 
-  test("tells when the file has its new content, before it is done", async () => {
+  test("says by which stamp the file is known", async () => {
     await withDirectory(async (directory) => {
       const path = join(directory, "f");
-      const seen: string[] = [];
-      const onHeld = (stamp: string): void => void seen.push(`${readFileSync(path, "utf8")} ${stamp}`);
-      const stamp = await replaceFile(path, "new", 0o600, onHeld);
-      expect([...seen, "done"]).toEqual([`new ${stamp}`, "done"]);
+      const stamp = await replaceFile(path, "new", 0o600);
       expect(await stampAt(path)).toBe(stamp);
+      await writeFile(path, "old");
+      expect(await stampAt(path)).not.toBe(stamp);
+      await rm(path);
+      expect(await stampAt(path)).toBeUndefined();
     });
   });
 
@@ -415,6 +416,11 @@ describe("readRegularFile()", () => {
 
 const pieces = (...texts: readonly string[]): readonly Uint8Array[] => texts.map((text) => Buffer.from(text));
 
+/** Whether it had to be written. */
+async function isWritten(file: KeptFile, content: Content): Promise<boolean> {
+  return (await file.write(content)).isNew;
+}
+
 describe("KeptFile", () => {
   const outside: readonly { name: string; change: (path: string) => Promise<unknown>; written: boolean }[] = [
     { name: "does not write the same text again", change: async () => {}, written: false },
@@ -438,9 +444,9 @@ describe("KeptFile", () => {
   test.each(outside)("$name", async ({ change, written }) => {
     await withDirectory(async (directory) => {
       const file = new KeptFile(join(directory, "f"));
-      expect(await file.write("text")).toBe(true);
+      expect(await isWritten(file, "text")).toBe(true);
       await change(file.path);
-      expect(await file.write("text")).toBe(written);
+      expect(await isWritten(file, "text")).toBe(written);
       expect(await listing(directory)).toEqual(["f 600 text"]);
     });
   });
@@ -483,9 +489,9 @@ describe("KeptFile", () => {
   ])("told $name, it writes only what differs", async ({ first, second, written, text }) => {
     await withDirectory(async (directory) => {
       const file = new KeptFile(join(directory, "f"));
-      expect(await file.write(first)).toBe(true);
-      expect(await file.write(second)).toBe(written);
-      expect(await file.write(second)).toBe(false);
+      expect(await isWritten(file, first)).toBe(true);
+      expect(await isWritten(file, second)).toBe(written);
+      expect(await isWritten(file, second)).toBe(false);
       expect(await listing(directory)).toEqual([`f 600 ${text}`]);
     });
   });
@@ -496,7 +502,7 @@ describe("KeptFile", () => {
       await writeFile(path, "text", { mode: 0o644 });
       const file = new KeptFile(path);
       expect((await file.read(100))?.text).toBe("text");
-      expect([await file.write("text"), await file.write("other")]).toEqual([false, true]);
+      expect([await isWritten(file, "text"), await isWritten(file, "other")]).toEqual([false, true]);
       expect(await listing(directory)).toEqual(["f 600 other"]);
     });
   });
@@ -506,7 +512,7 @@ describe("KeptFile", () => {
       const file = new KeptFile(join(directory, "d", "f"));
       await failure(() => file.write("text"));
       await mkdir(join(directory, "d"));
-      expect(await file.write("text")).toBe(true);
+      expect(await isWritten(file, "text")).toBe(true);
     });
   });
 });

@@ -161,7 +161,8 @@ describe("MeshFile.write()", () => {
     await withMeshFile(async (file, path) => {
       await writeFile(path, "damaged");
       await file.read(key.publicKey);
-      expect([await file.write(text), await file.write(text)]).toEqual([true, false]);
+      const writes = [await file.write(text), await file.write(text)];
+      expect(writes.map(({ isNew }) => isNew)).toEqual([true, false]);
       expect([await readFile(path, "utf8"), octal((await lstat(path)).mode)]).toEqual([text, "600"]);
     });
   });
@@ -171,7 +172,7 @@ describe("MeshFile.write()", () => {
       await file.write(text);
       const again = new MeshFile(path);
       await again.read(key.publicKey);
-      expect(await again.write(text)).toBe(false);
+      expect((await again.write(text)).isNew).toBe(false);
     });
   });
 
