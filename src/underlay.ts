@@ -13,6 +13,7 @@ import {
   chooseExternalAddress,
   chooseMtu,
   hasAddress,
+  isDecidedByCurator,
   routedDevices,
   type Underlay,
 } from "./core/underlay.ts";
@@ -115,7 +116,13 @@ export class UnderlayFollower {
   async read(): Promise<void> {
     const { run, log } = this.#parts;
     try {
-      this.#choose(await readUnderlay({ run, curatorHosts: this.#curatorHosts() }));
+      this.#choose(
+        await readUnderlay({
+          run,
+          curatorHosts: this.#curatorHosts(),
+          isEnough: (underlay) => isDecidedByCurator(underlay, this.#settings, this.#address),
+        }),
+      );
     } catch (error) {
       log.warn("Cannot read the underlay, going on with what was known of it", {
         error: describeError(error),

@@ -16,6 +16,7 @@ function follower() {
     source: "192.0.2.1" as string | undefined,
     device: "eth0",
     reads: 0,
+    defaultsRead: 0,
   };
   const run: RunCommand = async (argv) => {
     const command = argv.join(" ");
@@ -24,6 +25,7 @@ function follower() {
       const addr_info = host.addresses.map((local) => ({ local, prefixlen: 24 }));
       return JSON.stringify([{ ifname: "eth0", mtu: 1500, flags: [], addr_info }]);
     }
+    if (command.endsWith("route show default")) host.defaultsRead++;
     if (!command.startsWith("ip -j route get ") || host.source === undefined) return "";
     return JSON.stringify([{ dst: "192.0.2.9", dev: host.device, prefsrc: host.source }]);
   };
@@ -95,6 +97,14 @@ test("the devices that the routes lead through are those whose changes matter", 
   const { underlay, look } = follower();
   await look(["192.0.2.1"], "192.0.2.1");
   expect(underlay.devices).toEqual(["eth0"]);
+});
+
+test("the default routes are read only while the route to the Curator does not decide alone", async () => {
+  const { look, host } = follower();
+  await look(["192.0.2.1"], "192.0.2.1");
+  expect(host.defaultsRead).toBe(0);
+  await look(["192.0.2.1"], undefined);
+  expect(host.defaultsRead).toBe(2);
 });
 
 test("run() reads once in every resync and at each hint, and turns more often than that", async () => {

@@ -60,7 +60,7 @@ export interface Underlay {
   readonly devices: readonly UnderlayDevice[];
   /** Towards the Curator; absent when its address is unknown or unreachable. */
   readonly curatorRoute?: UnderlayRoute;
-  /** Default routes, the preferred one of IPv4 before that of IPv6. */
+  /** Default routes, the preferred one of IPv4 before that of IPv6; none where the route to the Curator decides alone. */
   readonly defaultRoutes: readonly UnderlayRoute[];
 }
 
@@ -116,6 +116,23 @@ export function chooseMtu(
     `MTU ${minIpv6Mtu}, which IPv6 needs at least, does not fit ${where}: its MTU is ${fits + wireguardOverhead}, ` +
     `expected ${minIpv6Mtu + wireguardOverhead} or more: large packets are sent in fragments or lost`;
   return { mtu: minIpv6Mtu, problems: [{ kind: "mtu-too-small", message }] };
+}
+
+/**
+ * Whether the route to the Curator decides alone, so that address and MTU are the same whatever the default routes are:
+ * they need not be read then.
+ */
+export function isDecidedByCurator(
+  underlay: Omit<Underlay, "defaultRoutes">,
+  rules: UnderlayRules,
+  previous: Address | undefined,
+): boolean {
+  const alone = { ...underlay, defaultRoutes: [] };
+  const through = routedDevices(alone, rules);
+  return (
+    underlay.devices.some(({ name, loopback }) => !loopback && through.includes(name)) &&
+    chooseExternalAddress(alone, rules, previous) !== undefined
+  );
 }
 
 /** Names of the devices that the routes of the underlay lead through. */

@@ -9,7 +9,7 @@ const newline = 10;
 /** Bytes of a public key as it is written. */
 export const keyLength = 44;
 /** So much of a key tells nearly all of them apart. */
-const hashedLength = 12;
+const hashedLength = 6;
 const firstPlaces = 64;
 const firstBytes = 16 * 1024;
 

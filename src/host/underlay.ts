@@ -20,6 +20,8 @@ export interface UnderlayOptions {
   readonly run: RunCommand;
   /** Names or addresses of the Curators, the one in use first: the first that has a route decides. */
   readonly curatorHosts: readonly string[];
+  /** Whether this is enough, so that the default routes are not asked for. */
+  readonly isEnough?: (underlay: Omit<Underlay, "defaultRoutes">) => boolean;
   /** Default: the system's resolver. */
   readonly lookup?: Lookup;
   /** Limit on looking up one name. Default 2 s. */
@@ -31,11 +33,13 @@ export async function readUnderlay(options: UnderlayOptions): Promise<Underlay> 
   const { run } = options;
   const devices = parseDevices(await run(["ip", "-N", "-j", "address", "show"]));
   const curatorRoute = await readCuratorRoute(options);
+  const known = { devices, ...(curatorRoute === undefined ? {} : { curatorRoute }) };
+  if (options.isEnough?.(known) === true) return { ...known, defaultRoutes: [] };
   const defaultRoutes = [
     await readRoute(run, ["ip", "-j", "-4", "route", "show", "default"], 4),
     await readRoute(run, ["ip", "-j", "-6", "route", "show", "default"], 6),
   ].filter((route) => route !== undefined);
-  return { devices, ...(curatorRoute === undefined ? {} : { curatorRoute }), defaultRoutes };
+  return { ...known, defaultRoutes };
 }
 
 async function readCuratorRoute(options: UnderlayOptions): Promise<UnderlayRoute | undefined> {

@@ -4,6 +4,7 @@ import { parseAddress, parsePrefix, type Address } from "../../src/core/prefix.t
 import {
   chooseExternalAddress,
   chooseMtu,
+  isDecidedByCurator,
   parseDevices,
   parseRoute,
   type DeviceAddress,
@@ -382,5 +383,69 @@ describe("parseRoute()", () => {
     },
   ])("reads $name", ({ json, want }) => {
     expect(parseRoute(json, 4)).toEqual((want === undefined ? undefined : route(want)) as UnderlayRoute);
+  });
+});
+
+describe("isDecidedByCurator()", () => {
+  const eth1 = device("eth1", ["198.51.100.1/24"], 1400);
+  const temporary = { ...eth1, addresses: eth1.addresses.map((each) => ({ ...each, temporary: true })) };
+  test.each<{
+    name: string;
+    devices: readonly UnderlayDevice[];
+    curator?: string;
+    previous?: string;
+    want: boolean;
+  }>([
+    {
+      name: "by a route with an address",
+      devices: [lo, eth0, eth1],
+      curator: "4 eth1 src 198.51.100.1",
+      want: true,
+    },
+    { name: "not without a route", devices: [lo, eth0, eth1], want: false },
+    {
+      name: "not by one to this host",
+      devices: [lo, eth0, eth1],
+      curator: "4 lo src 127.0.0.1",
+      want: false,
+    },
+    {
+      name: "not by one through the mesh",
+      devices: [lo, eth0, device("clusternet", ["198.51.100.9/24"], 1420, "9")],
+      curator: "4 clusternet src 198.51.100.9",
+      want: false,
+    },
+    {
+      name: "not by one whose device has no address to announce",
+      devices: [lo, eth0, temporary],
+      curator: "4 eth1 src 198.51.100.1",
+      want: false,
+    },
+    {
+      name: "by such a one when the address of before is still there",
+      devices: [lo, eth0, temporary],
+      curator: "4 eth1 src 198.51.100.1",
+      previous: "192.0.2.1",
+      want: true,
+    },
+    {
+      name: "not by a device that is not there",
+      devices: [lo, eth0],
+      curator: "4 eth1 src 192.0.2.1",
+      want: false,
+    },
+  ])("$name", ({ devices, curator, previous, want }) => {
+    const before = previous === undefined ? undefined : parseAddress(previous);
+    const known = underlay({ devices, ...(curator === undefined ? {} : { curator }) });
+    expect(isDecidedByCurator(known, rules, before)).toBe(want);
+    if (!want) return;
+    // Then no default route changes anything.
+    for (const defaults of [["4 eth0 via 192.0.2.254"], ["6 eth0 via fe80::fe", "4 eth0 src 192.0.2.1"]]) {
+      const whole = underlay({ devices, defaults, ...(curator === undefined ? {} : { curator }) });
+      expect(chooseExternalAddress(whole, rules, before)).toEqual(
+        chooseExternalAddress(known, rules, before),
+      );
+      expect(chooseMtu(whole, rules)).toEqual(chooseMtu(known, rules));
+    }
   });
 });
