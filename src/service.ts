@@ -2,8 +2,8 @@
  * `Service`: the whole agent on one AbortSignal. The command line is a thin user of it.
  *
  * Starting takes the place (lock), the key, the last file and the host as they are, and changes nothing that is
- * right already; from then on pull and push work side by side and neither ends before the signal aborts. Ending
- * takes nothing away: interface, routes, file and announcement stay (C4.11).
+ * right already; the Curator is called meanwhile. From then on pull and push work side by side and neither ends before
+ * the signal aborts. Ending takes nothing away: interface, routes, file and announcement stay (C4.11).
  */
 import { join, resolve } from "node:path";
 import { begin, Bell, Value, systemClock, type Clock, type Watched } from "./async.ts";

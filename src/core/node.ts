@@ -88,6 +88,6 @@ export function withTextsOf(known: Node, node: Node): Node {
     prefixes:
       node.prefixes.length > fewPrefixes || known.prefixes.length > fewPrefixes
         ? node.prefixes
-        : node.prefixes.map((text) => known.prefixes.find((each) => each === text) ?? text),
+        : node.prefixes.map((text) => known.prefixes[known.prefixes.indexOf(text)] ?? text),
   };
 }
