@@ -194,7 +194,7 @@ describe("pod prefixes", () => {
       [
         "second",
         expect.stringMatching(
-          /^Cannot announce prefix 10\.193\.77\.0\/24: .* overlaps 10\.193\.77\.128\/25 of node "first"; .*clusternet node remove first/,
+          /^Cannot announce prefix 10\.193\.77\.0\/24: .* overlaps 10\.193\.77\.128\/25 of node "first"; .*clusternet node remove --data-dir \S+ first/,
         ),
       ],
     ]);
