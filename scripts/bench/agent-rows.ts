@@ -184,9 +184,10 @@ const collectedMs = 20_000;
  */
 async function measureQuiet({ nodes, samples }: Sizes): Promise<Samples> {
   await using stage = await OwnStage.create(nodes);
-  const quiet = await stage.spawnAgent(["--resync", String(quietResyncSeconds)]);
+  // As the baseline, without the wrapper: it is a shell more for each comparison.
+  const quiet = await stage.spawnAgent(["--resync", String(quietResyncSeconds)], { stamped: false });
   await quiet.agent.process.waitForLine(inStep, { limitMs });
-  const still = await stage.spawnAgent(["--resync", "3600"], "b");
+  const still = await stage.spawnAgent(["--resync", "3600"], { nodeId: "b", stamped: false });
   await still.agent.process.waitForLine(inStep, { limitMs });
   await Bun.sleep(collectedMs);
   const windowSeconds = 2 * quietResyncSeconds;

@@ -127,10 +127,13 @@ export class OwnStage implements AsyncDisposable {
     return new OwnStage({ nodes, curator, lab, trust }, stack.move());
   }
 
-  /** Starts an agent on a new machine, with a new key and no interface. `again` starts it after its end, with both. */
+  /**
+   * Starts an agent on a new machine, with a new key and no interface. `again` starts it after its end, with both. Not
+   * `stamped`: it has no wrapper around `wg`, and the stamps stay empty.
+   */
   async spawnAgent(
     more: readonly string[] = ["--resync", "3600"],
-    nodeId = "a",
+    { nodeId = "a", stamped = true }: { readonly nodeId?: string; readonly stamped?: boolean } = {},
   ): Promise<StampedAgent & { readonly again: () => Agent }> {
     const stamps = await WgStamps.create(await this.lab.directory());
     this.#stack.use(stamps);
@@ -143,7 +146,7 @@ export class OwnStage implements AsyncDisposable {
         directory,
         nodeId,
         trust: this.#trust,
-        path: stamps.path,
+        ...(stamped ? { path: stamps.path } : {}),
         wrapper: roomyLog,
         flags: [...flagsOf(nodeId), "--report-status", "on", ...more],
       });
