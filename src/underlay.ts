@@ -2,11 +2,11 @@
  * Follows the underlay: the external address with "auto", and the MTU of the mesh interface.
  *
  * Looks at start, when the kernel tells of a change, when another Curator is connected (the route to it decides) and
- * at every resync. What cannot be read is logged and leaves the last values as they are. A connection to the Curator
- * from an address that has gone from the host is dead, which TCP finds out late: it is made anew at once, so that the
- * new address is announced within two seconds.
+ * at every resync. What cannot be read is logged, leaves the last values as they are and is tried again soon. A
+ * connection to the Curator from an address that has gone from the host is dead, which TCP finds out late: it is made
+ * anew at once, so that the new address is announced within two seconds.
  */
-import { Bell, Value, aborted, pulseMs, type Clock } from "./async.ts";
+import { Backoff, Bell, Value, aborted, applyBackoff, pulseMs, type Clock } from "./async.ts";
 import type { Address, Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import {
@@ -24,6 +24,12 @@ import { readUnderlay } from "./host/underlay.ts";
 import type { Logger } from "./log.ts";
 import type { NetworkStatus } from "./own.ts";
 
+/**
+ * Read at least this often, however long the resync: of a new route to the Curator that is no default route no hint
+ * comes, since on a node with pods routes come and go all the time.
+ */
+const longestUnreadMs = 60_000;
+
 export interface UnderlaySettings {
   readonly clusterNets: readonly Prefix[];
   readonly interfaceName: string;
@@ -32,6 +38,7 @@ export interface UnderlaySettings {
   readonly announcesAddress: boolean;
   /** HOST:PORT of the Curators that are tried, in order. */
   readonly curatorAddresses: readonly string[];
+  /** How often it is read without a hint, but for `longestUnreadMs`. */
   readonly resyncMs: number;
 }
 
@@ -58,12 +65,19 @@ export class UnderlayFollower {
   #devices: readonly string[] = [];
   /** Addresses that connections to the Curator may have come from. */
   #sources: ReadonlySet<string> = new Set();
+  readonly #backoff: Backoff;
+  /** When it is read without a hint. */
+  #dueMs: number;
+  /** The last reading did. */
+  #failed = false;
   #lastTurnMs = 0;
   #looked = false;
 
   constructor(settings: UnderlaySettings, parts: UnderlayParts) {
     this.#settings = settings;
     this.#parts = parts;
+    this.#backoff = new Backoff(applyBackoff, parts.clock);
+    this.#dueMs = this.#restEndMs();
     const { mtu } = settings;
     this.mtu = new Value(
       mtu === "auto" ? chooseMtu({ devices: [], defaultRoutes: [] }, settings) : { mtu, problems: [] },
@@ -98,13 +112,11 @@ export class UnderlayFollower {
     };
     const stopped = aborted(signal);
     const look = async (): Promise<void> => {
-      let dueMs = clock.nowMs() + this.#settings.resyncMs;
       while (!signal.aborted) {
         this.#lastTurnMs = clock.nowMs();
-        const waitMs = Math.min(Math.max(0, dueMs - this.#lastTurnMs), pulseMs);
+        const waitMs = Math.min(Math.max(0, this.#dueMs - this.#lastTurnMs), pulseMs);
         const isHinted = await this.#bell.wait(waitMs, signal, clock);
-        if (!isHinted && clock.nowMs() < dueMs) continue;
-        dueMs = clock.nowMs() + this.#settings.resyncMs;
+        if (!isHinted && clock.nowMs() < this.#dueMs) continue;
         // A reading changes nothing, so one that hangs is left behind when the agent stops.
         if (!signal.aborted) await Promise.race([this.read(), stopped]);
       }
@@ -112,9 +124,9 @@ export class UnderlayFollower {
     await Promise.all([watchCurator(), look()]);
   }
 
-  /** Looks once. Never throws. */
+  /** Looks once; when that fails `run` tries again soon. Never throws. */
   async read(): Promise<void> {
-    const { run, log } = this.#parts;
+    const { run, log, clock } = this.#parts;
     try {
       this.#choose(
         await readUnderlay({
@@ -123,11 +135,24 @@ export class UnderlayFollower {
           isEnough: (underlay) => isDecidedByCurator(underlay, this.#settings, this.#address),
         }),
       );
+      if (this.#failed) log.info("The underlay can be read again");
+      this.#failed = false;
+      this.#backoff.reset();
+      this.#dueMs = this.#restEndMs();
     } catch (error) {
-      log.warn("Cannot read the underlay, going on with what was known of it", {
-        error: describeError(error),
-      });
+      this.#dueMs = Math.min(this.#restEndMs(), clock.nowMs() + this.#backoff.next());
+      // Said once, not at every try.
+      if (!this.#failed) {
+        log.warn("Cannot read the underlay, going on with what was known of it", {
+          error: describeError(error),
+        });
+      }
+      this.#failed = true;
     }
+  }
+
+  #restEndMs(): number {
+    return this.#parts.clock.nowMs() + Math.min(this.#settings.resyncMs, longestUnreadMs);
   }
 
   #choose(underlay: Underlay): void {

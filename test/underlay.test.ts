@@ -10,18 +10,21 @@ import { FakeClock } from "./fakes/clock.ts";
 import { waitFor } from "./lab/wait.ts";
 
 /** A host with these addresses on eth0, and one as source towards the Curator. */
-function follower() {
+function follower({ resyncMs = 30_000 } = {}) {
   const host = {
     addresses: ["192.0.2.1"],
     source: "192.0.2.1" as string | undefined,
     device: "eth0",
     reads: 0,
+    /** Readings from now on that fail. */
+    refuses: 0,
     defaultsRead: 0,
   };
   const run: RunCommand = async (argv) => {
     const command = argv.join(" ");
     if (command === "ip -N -j address show") {
       host.reads++;
+      if (host.refuses-- > 0) throw new Error("ip was killed");
       const addr_info = host.addresses.map((local) => ({ local, prefixlen: 24 }));
       return JSON.stringify([{ ifname: "eth0", mtu: 1500, flags: [], addr_info }]);
     }
@@ -39,7 +42,7 @@ function follower() {
       mtu: "auto",
       announcesAddress: true,
       curatorAddresses: ["192.0.2.9:7835"],
-      resyncMs: 30_000,
+      resyncMs,
     },
     {
       run,
@@ -122,6 +125,27 @@ test("run() reads once in every resync and at each hint, and turns more often th
     expect(host.reads).toBe(want);
   }
   expect(turns).toEqual([0, 20, 30, 30, 40, 60]);
+  stop.abort();
+  await running;
+});
+
+test("run() reads again soon after a reading that failed, less and less often, and rests after one that did not", async () => {
+  const { underlay, host, clock } = follower({ resyncMs: 3_600_000 });
+  clock.nextRandom = 0.999;
+  host.refuses = 9;
+  await underlay.read();
+  const stop = new AbortController();
+  const running = underlay.run(stop.signal);
+  await waitFor(() => host.reads === 2, "the Curator's address looked at");
+  const at: number[] = [];
+  for (let second = 1; second <= 150; second++) {
+    const before = host.reads;
+    await clock.advance(1_000);
+    if (host.reads > before) at.push(second);
+  }
+  expect(host.refuses).toBeLessThan(0);
+  expect(underlay.network.get()).toEqual({ externalAddress: "192.0.2.1" });
+  expect(at).toEqual([1, 2, 4, 8, 16, 31, 46, 61, 121]);
   stop.abort();
   await running;
 });
