@@ -8,8 +8,8 @@
 const newline = 10;
 /** Bytes of a public key as it is written. */
 export const keyLength = 44;
-/** So much of a key tells nearly all of them apart. */
-const hashedLength = 6;
+/** So much of a key tells nearly all of them apart. Six letters do too where keys are drawn by lot, but somebody may choose theirs. */
+const hashedLength = 12;
 const firstPlaces = 64;
 const firstBytes = 16 * 1024;
 
