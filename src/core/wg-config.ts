@@ -177,16 +177,20 @@ export function* parseWgConfigInSteps(text: string): Generator<void, ParsedWgCon
   // The end of the last line is the end of the file: without it the file was cut off.
   if (text !== "" && !text.endsWith("\n")) throw unreadable(text.split("\n").length, "a line without an end");
   const reader = new ConfigReader();
+  // A piece of the text would keep all of it in memory, private key and all, so each line is made of its bytes. What is
+  // no ASCII is nothing that is kept.
+  const bytes = Buffer.from(text);
   let line = 0;
-  for (let from = 0; from < text.length;) {
-    const to = text.indexOf("\n", from);
-    reader.take(text, from, to, ++line);
+  for (let from = 0; from < bytes.length;) {
+    const to = bytes.indexOf(newline, from);
+    reader.take(bytes.toString("latin1", from, to), ++line);
     from = to + 1;
     if (line % linesOfStep === 0) yield;
   }
   return reader.finish(line);
 }
 
+const newline = 10;
 const interfaceHead = "[Interface]";
 const peerHead = "[Peer]";
 
@@ -220,21 +224,20 @@ class ConfigReader {
   readonly #ids = new Set<NodeId>();
   readonly #keys = new Set<PublicKey>();
 
-  /** The line between two places of the text. Only what is kept of it becomes a string of its own. */
-  take(text: string, from: number, to: number, line: number): void {
-    if (isLine(peerHead, text, from, to)) {
+  take(content: string, line: number): void {
+    if (content === peerHead) {
       this.#beginPeer(line);
     } else if (this.#nodeId !== undefined) {
       throw unreadable(line, "no [Peer] after the line of its node");
-    } else if (isLine(interfaceHead, text, from, to)) {
+    } else if (content === interfaceHead) {
       this.#endSection();
       if (this.#interface !== undefined) throw unreadable(line, "a second [Interface] section");
       this.#section = { kind: "interface", line };
-    } else if (text.startsWith(nodeComment, from)) {
-      this.#nodeId = asNodeId(text.slice(from + nodeComment.length, to));
+    } else if (content.startsWith(nodeComment)) {
+      this.#nodeId = asNodeId(content.slice(nodeComment.length));
       if (this.#nodeId === undefined) throw unreadable(line, "no node ID");
-    } else if (to > from && !text.startsWith("#", from)) {
-      this.#takeSetting((name) => valueOf(name, text, from, to), line);
+    } else if (content !== "" && !content.startsWith("#")) {
+      this.#takeSetting((name) => valueOf(name, content), line);
     }
   }
 
@@ -358,16 +361,10 @@ function parseNumber(text: string, line: number): number {
   return number;
 }
 
-/** Whether the line between two places of a text is this one. */
-function isLine(line: string, text: string, from: number, to: number): boolean {
-  return to - from === line.length && text.startsWith(line, from);
-}
-
-/** The value when the line between two places of a text gives one for this name. */
-function valueOf(name: string, text: string, from: number, to: number): string | undefined {
-  const equals = from + name.length;
-  return text.startsWith(name, from) && text.startsWith(" = ", equals)
-    ? text.slice(equals + 3, to)
+/** The value when the line gives one for this name. */
+function valueOf(name: string, content: string): string | undefined {
+  return content.startsWith(name) && content.startsWith(" = ", name.length)
+    ? content.slice(name.length + 3)
     : undefined;
 }
 

@@ -1,4 +1,5 @@
 /** The configuration file: its bytes, reading it back, and that no line of it comes from another node or into an error. */
+import { heapStats } from "bun:jsc";
 import { describe, expect, test } from "bun:test";
 import { inspect } from "node:util";
 import * as fc from "fast-check";
@@ -163,6 +164,26 @@ function withoutParsed({ parsed: _parsed, ...node }: Node): Node {
 }
 
 describe("parseWgConfig()", () => {
+  test("keeps of the text only what it gives back", () => {
+    const peers = Array.from({ length: 1_000 }, (_, index) =>
+      peer(`n${index}`, index + 1, "192.0.2.2", [`10.192.${index >> 8}.${index & 255}/32`]),
+    );
+    // The comment makes it 2 MB.
+    const bytes = Buffer.from(
+      `${renderWgConfig({ listenPort: 7838, mesh: { peers } }, privateKey)}#${"x".repeat(2_000_000)}\n`,
+    );
+    const heapBytes = (): number => {
+      Bun.gc(true);
+      return heapStats().heapSize;
+    };
+    const kept = [parseWgConfig(bytes.toString())];
+    const before = heapBytes();
+    for (let turn = 0; turn < 10; turn++) kept.push(parseWgConfig(bytes.toString()));
+    // Of 20 MB that were read.
+    expect(heapBytes() - before).toBeLessThan(8e6);
+    expect(kept.at(-1)?.nodes.length).toBe(1_000);
+  });
+
   test("gives the peers back as nodes", () => {
     const parsed = parseWgConfig(text);
     expect([parsed.privateKey.reveal(), parsed.listenPort]).toEqual([secret, 7838]);
