@@ -207,13 +207,13 @@ function decodeStatus(reader: protobuf.Reader): Status {
 
 function decodePort(reader: protobuf.Reader): number | undefined {
   let port: number | undefined;
-  readPart(reader, (tag) => {
+  const { broken } = readPart(reader, (tag) => {
     if (tag !== portTag) return false;
     const value = reader.int32();
     if (value >= 1 && value <= 65_535) port = value;
     return true;
   });
-  return port;
+  return broken === undefined ? port : undefined;
 }
 
 interface Clusternet {

@@ -256,6 +256,14 @@ const nonsense: readonly {
     node: bare,
   },
   {
+    name: "a port behind which an illegal field comes",
+    bytes: join(
+      id,
+      field(3, join(field(1, "192.0.2.9"), field(3, new Uint8Array([0x08, 0x9b, 0x3d, 0x07])))),
+    ),
+    node: { ...bare, externalAddress: "192.0.2.9" },
+  },
+  {
     name: "an unknown state",
     bytes: join(id, new Uint8Array([(5 << 3) | 0, 99])),
     node: { ...bare, state: "unknown" },
