@@ -124,11 +124,12 @@ export async function makeFile(path: string, text: string, mode: number): Promis
   return made;
 }
 
-/** Tells one state of a file from another: any write by anybody, a new file and a new mode change it. */
+/** Tells one state of a file from another: any write by anybody, a new file, a new name and a new mode change it. */
 export type FileStamp = string;
 
 function stampOf(stats: BigIntStats): FileStamp {
-  return [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.mode].join(":");
+  // The time of its last change, unlike that of its content, is nobody's to set.
+  return [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.ctimeNs, stats.mode].join(":");
 }
 
 async function writeThrough(
@@ -140,8 +141,7 @@ async function writeThrough(
   const random = crypto.getRandomValues(new Uint8Array(8)).toHex();
   const temporary = join(dirname(path), `.${basename(path)}.${random}.clusternet-tmp`);
   try {
-    const stamp = await writeTemporary(temporary, content, mode);
-    await name(temporary);
+    const stamp = await writeTemporary(temporary, content, mode, name);
     await syncDirectory(dirname(path));
     return stamp;
   } catch (error) {
@@ -153,7 +153,13 @@ async function writeThrough(
   }
 }
 
-async function writeTemporary(temporary: string, content: Content, mode: number): Promise<FileStamp> {
+/** Writes the file, gives it its name, and returns what it is known by under that one. */
+async function writeTemporary(
+  temporary: string,
+  content: Content,
+  mode: number,
+  name: (temporary: string) => Promise<void>,
+): Promise<FileStamp> {
   const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
   const handle = await open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
   try {
@@ -161,6 +167,7 @@ async function writeTemporary(temporary: string, content: Content, mode: number)
     fchmodSync(handle.fd, mode);
     await writeAll(handle, typeof content === "string" ? [Buffer.from(content)] : content);
     await handle.sync();
+    await name(temporary);
     return stampOf(fstatSync(handle.fd, { bigint: true }));
   } finally {
     await handle.close();

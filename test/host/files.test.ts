@@ -69,7 +69,10 @@ describe("replaceFile()", () => {
       const path = join(directory, "f");
       const stamp = await replaceFile(path, "new", 0o600);
       expect(await stampAt(path)).toBe(stamp);
+      // As `cp -p` of a file of the same length.
+      const { mtime } = await lstat(path);
       await writeFile(path, "old");
+      await utimes(path, mtime, mtime);
       expect(await stampAt(path)).not.toBe(stamp);
       await rm(path);
       expect(await stampAt(path)).toBeUndefined();
