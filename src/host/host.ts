@@ -393,25 +393,32 @@ export class LinuxHost implements Host {
     return prepare(seen);
   }
 
-  /** When most peers are new, as after the first apply, all begin with them: of 10,000 that is no map. */
+  /**
+   * When most peers are new, as after the first apply, only the others are noted one by one, and each since when: of
+   * 10,000 new ones that is no map.
+   */
   #noteBytes(
     peers: ReadonlyMap<PublicKey, SeenPeer>,
     before: ReadonlyMap<PublicKey, SeenPeer> | undefined,
     changed: readonly PublicKey[] | undefined,
   ): void {
-    const areNew =
-      changed === undefined || 2 * changed.filter((key) => before?.has(key) !== true).length > peers.size;
-    if (areNew) {
+    if (before === undefined || changed === undefined) {
       this.#stillSinceMs.clear();
       this.#allStillSinceMs = this.#readAtMs;
       return;
     }
-    for (const publicKey of changed) {
-      const peer = peers.get(publicKey);
-      if (peer === undefined) this.#stillSinceMs.delete(publicKey);
-      else if (peer.receivedBytes !== before?.get(publicKey)?.receivedBytes) {
-        this.#stillSinceMs.set(publicKey, this.#readAtMs);
+    const areMostNew = 2 * changed.filter((publicKey) => !before.has(publicKey)).length > peers.size;
+    if (areMostNew) {
+      for (const publicKey of before.keys()) {
+        this.#stillSinceMs.set(publicKey, this.#stillSinceMs.get(publicKey) ?? this.#allStillSinceMs);
       }
+      this.#allStillSinceMs = this.#readAtMs;
+    }
+    for (const publicKey of changed) {
+      const [peer, old] = [peers.get(publicKey), before.get(publicKey)];
+      if (peer === undefined) this.#stillSinceMs.delete(publicKey);
+      else if (old === undefined && areMostNew) continue;
+      else if (peer.receivedBytes !== old?.receivedBytes) this.#stillSinceMs.set(publicKey, this.#readAtMs);
     }
   }
 

@@ -552,6 +552,27 @@ describe("endpoints", () => {
     });
   });
 
+  test("that roamed are set back in time although most peers came meanwhile", async () => {
+    await withBench(async ({ fake, clock, host }) => {
+      const grown = { ...two, peers: [...two.peers, ...[4, 5, 6, 7, 8].map((number) => peerOf(number))] };
+      await host.apply(two);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2)) ?? expect.unreachable();
+      peer.endpoint = roamed;
+      peer.received = 100;
+      host.invalidate();
+      await host.apply(two);
+      const shown: (string | undefined)[] = [];
+      for (const ms of [200_000, 74_000, 1_000]) {
+        await clock.advance(ms);
+        await host.apply(grown);
+        host.invalidate();
+        await host.apply(grown);
+        shown.push(peer.endpoint);
+      }
+      expect(shown).toEqual([roamed, roamed, "192.0.2.2:7838"]);
+    });
+  });
+
   test("of a peer that came later are set back 275 s after it came, not sooner", async () => {
     await withBench(async ({ fake, clock, host }) => {
       const three = { ...two, peers: [...two.peers, peerOf(4)] };
