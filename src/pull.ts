@@ -295,12 +295,11 @@ export class Pull {
   async #follow(signal: AbortSignal): Promise<void> {
     const { tracker, curator, clock } = this.#parts;
     for await (const event of this.#parts.events ?? curator.follow(signal)) {
+      const wasHeardOut = tracker.heardOut;
       if (tracker.fold(event, clock.nowMs())) this.#suspect();
-      if (event.kind === "event") {
-        this.#lastEventAt = clock.wallTime();
-        // A turn that waits for its programs leaves time to make all of it, which the next one then finds made.
-        if (event.event.lastBacklogged) this.wanted();
-      }
+      if (event.kind === "event") this.#lastEventAt = clock.wallTime();
+      // A turn that waits for its programs leaves time to make all of it, which the next one then finds made.
+      if (!wasHeardOut && tracker.heardOut) this.wanted();
       this.#events++;
       this.#askAgain();
       this.#bell.poke();
