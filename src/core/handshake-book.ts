@@ -35,31 +35,38 @@ export class HandshakeBook {
   #mostSetMs = -Infinity;
 
   /**
-   * The peers with their handshakes by the time of day that is now; the same map while nobody has set the clock.
-   * `changed`: all that may show otherwise than when last told, if that is known.
+   * Notes the peers of a reading and tells their handshakes by the time of day that is now; the same map while nobody has
+   * set the clock. `changed`: all that may show otherwise than when last noted, if that is known. For one reader, whose
+   * readings come one after the other.
    */
-  tell(
+  note(
     peers: ReadonlyMap<PublicKey, SeenPeer>,
     look: LookTime,
     changed?: readonly PublicKey[],
   ): ReadonlyMap<PublicKey, SeenPeer> {
     for (const publicKey of changed ?? [...this.#known.keys(), ...peers.keys()]) {
-      this.#note(publicKey, peers.get(publicKey)?.latestHandshakeSeconds ?? 0, look);
+      this.#noteOne(publicKey, peers.get(publicKey)?.latestHandshakeSeconds ?? 0, look);
     }
     this.#last = look;
-    const isSet = (setMs: number): boolean => setSeconds(look, setMs) !== 0;
-    if (this.#known.size === 0 || !(isSet(this.#leastSetMs) || isSet(this.#mostSetMs))) return peers;
-    return this.#tellAll(peers, look);
+    if (!this.#mayDiffer(look)) return peers;
+    this.#leastSetMs = Infinity;
+    this.#mostSetMs = -Infinity;
+    for (const { timeSetMs } of this.#known.values()) this.#widen(timeSetMs);
+    return this.#tellThese(this.#known.keys(), peers, look);
   }
 
-  #note(publicKey: PublicKey, seconds: number, look: LookTime): void {
-    const before = this.#known.get(publicKey);
-    if (before?.seconds === seconds) return;
+  /** Tells the handshakes of any other reading, which may be older or newer than what is noted, and notes nothing. */
+  tell(peers: ReadonlyMap<PublicKey, SeenPeer>, look: LookTime): ReadonlyMap<PublicKey, SeenPeer> {
+    return this.#mayDiffer(look) ? this.#tellThese(peers.keys(), peers, look) : peers;
+  }
+
+  #noteOne(publicKey: PublicKey, seconds: number, look: LookTime): void {
+    if (this.#known.get(publicKey)?.seconds === seconds) return;
     if (seconds === 0) {
       this.#known.delete(publicKey);
       return;
     }
-    const timeSetMs = before === undefined ? look.timeSetMs : this.#timeSetAt(seconds, look);
+    const timeSetMs = this.#timeSetOf(publicKey, seconds, look);
     this.#known.set(publicKey, { seconds, timeSetMs });
     this.#widen(timeSetMs);
   }
@@ -69,18 +76,35 @@ export class HandshakeBook {
     this.#mostSetMs = Math.max(this.#mostSetMs, timeSetMs);
   }
 
-  #tellAll(peers: ReadonlyMap<PublicKey, SeenPeer>, look: LookTime): ReadonlyMap<PublicKey, SeenPeer> {
+  /** Whether the clock has been set since any handshake was made, as far as it is known or was last looked at. */
+  #mayDiffer(look: LookTime): boolean {
+    if (this.#known.size === 0 || this.#last === undefined) return false;
+    return [this.#leastSetMs, this.#mostSetMs, this.#last.timeSetMs].some(
+      (setMs) => setSeconds(look, setMs) !== 0,
+    );
+  }
+
+  #tellThese(
+    publicKeys: Iterable<PublicKey>,
+    peers: ReadonlyMap<PublicKey, SeenPeer>,
+    look: LookTime,
+  ): ReadonlyMap<PublicKey, SeenPeer> {
     const told = new Map<PublicKey, SeenPeer>();
-    this.#leastSetMs = Infinity;
-    this.#mostSetMs = -Infinity;
-    for (const [publicKey, { seconds, timeSetMs }] of this.#known) {
-      this.#widen(timeSetMs);
-      const bySeconds = setSeconds(look, timeSetMs);
+    for (const publicKey of publicKeys) {
       const peer = peers.get(publicKey);
-      if (bySeconds === 0 || peer === undefined) continue;
-      told.set(publicKey, { ...peer, latestHandshakeSeconds: seconds + bySeconds });
+      if (peer === undefined || peer.latestHandshakeSeconds === 0) continue;
+      const seconds = peer.latestHandshakeSeconds;
+      const bySeconds = setSeconds(look, this.#timeSetOf(publicKey, seconds, look));
+      if (bySeconds !== 0) told.set(publicKey, { ...peer, latestHandshakeSeconds: seconds + bySeconds });
     }
     return told.size === 0 ? peers : SeenPeers.of(peers).renew(told);
+  }
+
+  /** By how much the clock had been set when the handshake of a peer was made. */
+  #timeSetOf(publicKey: PublicKey, seconds: number, look: LookTime): number {
+    const known = this.#known.get(publicKey);
+    if (known === undefined) return look.timeSetMs;
+    return known.seconds === seconds ? known.timeSetMs : this.#timeSetAt(seconds, look);
   }
 
   /** By how much the clock had been set when a handshake was made that came after the last look: before the step, or after it. */

@@ -20,7 +20,7 @@ import {
   type Step,
   type WantedHost,
 } from "../core/host-plan.ts";
-import { HandshakeBook } from "../core/handshake-book.ts";
+import { HandshakeBook, type LookTime } from "../core/handshake-book.ts";
 import { announcedEndpoint, type SeenPeer } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { findPeer, type Peer } from "../core/mesh.ts";
@@ -159,7 +159,7 @@ export class LinuxHost implements Host {
 
   async read(signal?: AbortSignal): Promise<SeenHost> {
     const run = runUntil(this.#options.run, signal);
-    return (await this.#read(run, this.#options.interfaceName, this.#knownNetworks([]))).seen;
+    return this.#tell(await this.#read(run, this.#options.interfaceName, this.#knownNetworks([])));
   }
 
   /** As `read`, at the start: what it finds is what is known, so that the first apply need not look again. */
@@ -175,12 +175,8 @@ export class LinuxHost implements Host {
     try {
       const { run } = this.#options;
       const former = await this.#planFormerInterface(wanted, run);
-      const { seen: found } = await this.#read(
-        run,
-        wanted.interfaceName,
-        this.#knownNetworks(wanted.clusterNets),
-        wanted.publicKey,
-      );
+      const networks = this.#knownNetworks(wanted.clusterNets);
+      const found = this.#tell(await this.#read(run, wanted.interfaceName, networks, wanted.publicKey));
       const seen = former === undefined ? found : withoutLink(found, former.name);
       const plan = planHost(wanted, seen, this.#remembered(wanted));
       const steps = [...(former?.plan.steps ?? []), ...plan.steps];
@@ -373,15 +369,23 @@ export class LinuxHost implements Host {
       wallSeconds: clock.wallTime().getTime() / 1_000,
       timeSetMs: clock.timeSetMs(),
     };
-    const peers = this.#handshakes.tell(seen.interface.peers, look, read.changed);
-    return { ...read, seen: { ...seen, interface: { ...seen.interface, peers } } };
+    return { ...read, seen, look };
+  }
+
+  /** A reading for others than the loop that applies: it may overtake one of that loop's, so nothing of it is noted. */
+  #tell({ seen, look }: Reading): SeenHost {
+    return withPeers(seen, (peers) => (look === undefined ? peers : this.#handshakes.tell(peers, look)));
   }
 
   /**
    * Notes what a reading shows otherwise than the one before. Only of the loop that applies, which makes one at a time:
    * what changes between two readings must be what changed since something was planned by the first.
    */
-  #follow({ seen, dump, changed }: Reading): SeenHost {
+  #follow({ seen: read, look, dump, changed }: Reading): SeenHost {
+    const seen = withPeers(read, (peers) =>
+      // Ready to be changed peer by peer.
+      SeenPeers.of(look === undefined ? peers : this.#handshakes.note(peers, look, changed)),
+    );
     const before = this.#lastDump?.peers;
     this.#lastDump = dump;
     this.#asWanted =
@@ -390,7 +394,7 @@ export class LinuxHost implements Host {
         : { ...this.#asWanted, unsure: new Set([...this.#asWanted.unsure, ...changed]) };
     this.#readAtMs = this.#options.clock.nowMs();
     this.#noteBytes(seen.interface?.peers ?? new Map(), before, changed);
-    return prepare(seen);
+    return seen;
   }
 
   /**
@@ -708,7 +712,10 @@ interface Model {
 
 /** The host, and of the peers of its interface what they are worth for the next reading. */
 interface Reading {
+  /** With the handshakes as `wg` tells them. */
   readonly seen: SeenHost;
+  /** When the interface was looked at, if there is one. */
+  readonly look?: LookTime;
   readonly dump?: ReadDump;
   /** Peers that show otherwise than in the reading that was last noted; absent: any may. */
   readonly changed?: readonly PublicKey[];
@@ -770,12 +777,12 @@ function isForeignInterface({ kind }: Problem): boolean {
   return kind === "interface-foreign";
 }
 
-/** Ready to be changed peer by peer. */
-function prepare(seen: SeenHost): SeenHost {
-  const link = seen.interface;
-  if (link === undefined) return seen;
-  return { ...seen, interface: { ...link, peers: SeenPeers.of(link.peers) } };
+function withPeers(seen: SeenHost, change: (peers: Peers) => Peers): SeenHost {
+  const { interface: link } = seen;
+  return link === undefined ? seen : { ...seen, interface: { ...link, peers: change(link.peers) } };
 }
+
+type Peers = ReadonlyMap<PublicKey, SeenPeer>;
 
 /** As it is seen once the link of this name is gone. */
 function withoutLink({ interface: link, ...seen }: SeenHost, name: string): SeenHost {

@@ -1,7 +1,8 @@
 /** Handshakes by the time of day that is now, whatever was done to the clock since they were made. */
 import { expect, test } from "bun:test";
-import { HandshakeBook } from "../../src/core/handshake-book.ts";
+import { HandshakeBook, type LookTime } from "../../src/core/handshake-book.ts";
 import type { SeenPeer } from "../../src/core/host-state.ts";
+import type { PublicKey } from "../../src/core/key.ts";
 import { publicKeyOf } from "../fakes/wanted.ts";
 
 const day = 24 * 60 * 60;
@@ -28,23 +29,31 @@ function ages(
     const changed = Array.from({ length: most }, (_, peer) => peer)
       .filter((peer) => wg[peer] !== before?.[peer])
       .map((peer) => publicKeyOf(peer + 1));
-    const peers = wg.map((seconds, index): [ReturnType<typeof publicKeyOf>, SeenPeer] => [
-      publicKeyOf(index + 1),
-      {
-        allowedIps: [],
-        latestHandshakeSeconds: seconds,
-        receivedBytes: 0,
-        sentBytes: 0,
-        hasPresharedKey: false,
-      },
-    ]);
-    const wallSeconds = start + at + set;
-    const look = { nowMs: at * 1_000, wallSeconds, timeSetMs: set * 1_000 };
-    const told = book.tell(new Map(peers), look, tells && before !== undefined ? changed : undefined);
-    return [...told.values()].map(({ latestHandshakeSeconds: seconds }) =>
-      seconds === 0 ? "never" : wallSeconds - seconds,
-    );
+    const look = lookAt(at, set);
+    return agesOf(book.note(peersOf(wg), look, tells && before !== undefined ? changed : undefined), look);
   });
+}
+
+function lookAt(at: number, set: number): LookTime {
+  return { nowMs: at * 1_000, wallSeconds: start + at + set, timeSetMs: set * 1_000 };
+}
+
+function peersOf(wg: readonly number[]): Map<PublicKey, SeenPeer> {
+  return new Map(
+    wg.map((latestHandshakeSeconds, index) => [
+      publicKeyOf(index + 1),
+      { allowedIps: [], latestHandshakeSeconds, receivedBytes: 0, sentBytes: 0, hasPresharedKey: false },
+    ]),
+  );
+}
+
+function agesOf(
+  peers: ReadonlyMap<PublicKey, SeenPeer>,
+  { wallSeconds }: LookTime,
+): readonly (number | "never")[] {
+  return [...peers.values()].map(({ latestHandshakeSeconds: seconds }) =>
+    seconds === 0 ? "never" : wallSeconds - seconds,
+  );
 }
 
 test.each<{ name: string; looks: readonly Look[]; want: readonly (readonly (number | "never")[])[] }>([
@@ -128,17 +137,54 @@ test.each<{ name: string; looks: readonly Look[]; want: readonly (readonly (numb
   expect(ages(looks, { tells: true })).toEqual(want);
 });
 
+test.each<{ name: string; others: readonly Look[]; want: readonly (readonly (number | "never")[])[] }>([
+  {
+    name: "one that is newer than what is noted",
+    others: [{ at: 40, set: day, wg: [start, start + day + 35, 0] }],
+    want: [[40, 5, "never"]],
+  },
+  {
+    name: "one that is older than what is noted",
+    others: [{ at: 20, set: day, wg: [start, start + day + 15, 0] }],
+    want: [[20, 5, "never"]],
+  },
+  {
+    name: "one with a peer that is gone again when the next is noted",
+    others: [{ at: 40, set: day, wg: [start, start + day + 25, 0, start + day + 39] }],
+    want: [[40, 15, "never", 1]],
+  },
+  {
+    name: "several, one after the other",
+    others: [
+      { at: 40, set: day, wg: [start, start + day + 35, start + day + 36] },
+      { at: 35, set: day, wg: [start, start + day + 25, 0] },
+    ],
+    want: [
+      [40, 5, 4],
+      [35, 10, "never"],
+    ],
+  },
+])("HandshakeBook tells the right age of $name, and of the next all the same", ({ others, want }) => {
+  const book = new HandshakeBook();
+  book.note(peersOf([start, start + 8, 0]), lookAt(10, 0));
+  book.note(peersOf([start, start + day + 25, 0]), lookAt(30, day), [publicKeyOf(2)]);
+  const told = others.map(({ at, set = 0, wg }) =>
+    agesOf(book.tell(peersOf(wg), lookAt(at, set)), lookAt(at, set)),
+  );
+  expect(told).toEqual([...want]);
+  // A reader that is told of no change: what it showed last is what counts.
+  const look = lookAt(50, 2 * day);
+  expect(agesOf(book.note(peersOf([start, start + day + 25, 0]), look, []), look)).toEqual([50, 25, "never"]);
+  const back = peersOf([start, start + day + 25, 0, start + 3 * day + 50]);
+  const later = lookAt(60, 3 * day);
+  expect(agesOf(book.note(back, later, [publicKeyOf(4)]), later)).toEqual([60, 35, "never", 10]);
+});
+
 test("HandshakeBook gives the same map back while nobody sets the clock, and when it is only adjusted", () => {
-  const peer: SeenPeer = {
-    allowedIps: [],
-    latestHandshakeSeconds: start,
-    receivedBytes: 0,
-    sentBytes: 0,
-    hasPresharedKey: false,
-  };
-  const peers = new Map([[publicKeyOf(1), peer]]);
+  const peers = peersOf([start]);
   const book = new HandshakeBook();
   for (const timeSetMs of [0, 0, 1_400]) {
-    expect(book.tell(peers, { nowMs: 0, wallSeconds: start + 9, timeSetMs })).toBe(peers);
+    const look = { nowMs: 0, wallSeconds: start + 9, timeSetMs };
+    expect([book.note(peers, look), book.tell(peers, look)].every((told) => told === peers)).toBe(true);
   }
 });

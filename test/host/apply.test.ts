@@ -6,7 +6,7 @@ import { describe, expect, test } from "bun:test";
 import { chmod, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { renderStep } from "../../src/core/host-commands.ts";
-import type { WantedHost } from "../../src/core/host-plan.ts";
+import type { SeenHost, WantedHost } from "../../src/core/host-plan.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { CommandError } from "../../src/errors.ts";
@@ -627,6 +627,45 @@ describe("endpoints", () => {
       expect(shown).toEqual([roamed, roamed, "192.0.2.2:7838", "192.0.2.2:7838"]);
       expect(ages).toEqual([200, 274, 474, 476]);
     });
+  });
+
+  test("are told with the ages of handshakes that hold, whichever reading for the status came between or late", async () => {
+    let holdBack: Promise<void> | undefined;
+    const fake = new FakeHost();
+    const run: RunCommand = async (argv, options) => {
+      const printed = await fake.run(argv, options);
+      if (argv.includes("dump")) await holdBack;
+      return printed;
+    };
+    await withBench(async ({ clock, host }) => {
+      const wanted = wantedHost({ peers: [peerOf(2)] });
+      await host.apply(wanted);
+      const peer = fake.link("clusternet").peers.get(publicKeyOf(2)) ?? expect.unreachable();
+      const shakeHands = (): void => {
+        peer.handshake = Math.floor(clock.wallTime().getTime() / 1000);
+      };
+      const age = (seen: SeenHost | undefined): number =>
+        clock.wallTime().getTime() / 1000 -
+        (seen?.interface?.peers.get(publicKeyOf(2))?.latestHandshakeSeconds ?? 0);
+      const applyAnew = async (): Promise<number> => {
+        host.invalidate();
+        return age((await host.apply(wanted)).seen);
+      };
+      shakeHands();
+      const release = Promise.withResolvers<void>();
+      holdBack = release.promise;
+      const late = host.read();
+      await clock.advance(0);
+      holdBack = undefined;
+      await clock.advance(120_000);
+      shakeHands();
+      expect(await applyAnew()).toBe(0);
+      release.resolve();
+      expect(age(await late)).toBe(120);
+      clock.setTimeOfDay(60 * 60_000);
+      await clock.advance(5_000);
+      expect(await applyAnew()).toBe(5);
+    }, run);
   });
 
   test("that roamed survive a restart when the last handshake is fresh, and no longer when it is old", async () => {
