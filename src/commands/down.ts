@@ -9,12 +9,11 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { renderStep } from "../core/host-commands.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
-import { quote } from "../core/problem.ts";
 import { ClusternetError, type ExitStatus, SettingsError, describeError, exitStatus } from "../errors.ts";
 import { createFollowCommand, createRunCommand, findProgram } from "../host/command.ts";
 import { type HostMemory, type HostRemembers, createHost } from "../host/host.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
-import { type Locks, acquireFreeNetworks, acquireLocks, findHolder } from "../host/lock.ts";
+import { type Locks, acquireFreeNetworks, acquireInterfaceLock, acquireLocks } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
 import type { Logger } from "../log.ts";
@@ -37,19 +36,13 @@ export async function down(
   try {
     return await takeAway(place, context);
   } finally {
-    locks?.release();
+    locks.release();
   }
 }
 
-/** Nothing to hold when there is no data directory, and none is made for this; an agent may run all the same. */
-function holdPlace(place: PlaceSettings): Locks | undefined {
-  if (existsSync(place.dataDirectory)) return acquireLocks(place);
-  const holder = findHolder(place);
-  if (holder === undefined) return undefined;
-  throw new ClusternetError(
-    `Cannot take interface ${quote(place.interfaceName)} away: process ${holder.pid ?? "(unseen)"} holds it`,
-    { exit: exitStatus.temporary, hint: "Stop that agent first" },
-  );
+/** Where there is no data directory none is made for this; the interface is held all the same, so that no agent begins to use it. */
+function holdPlace(place: PlaceSettings): Pick<Locks, "release"> {
+  return existsSync(place.dataDirectory) ? acquireLocks(place) : acquireInterfaceLock(place.interfaceName);
 }
 
 async function takeAway(

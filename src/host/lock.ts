@@ -70,7 +70,7 @@ export function acquireLocks({ dataDirectory, interfaceName, clusterNets = [] }:
     directory.release();
   };
   try {
-    sockets.push(bindName(interfaceName, `Cannot use interface ${quote(interfaceName)}`, "--interface"));
+    sockets.push(bindInterface(interfaceName));
     for (const network of clusterNets) {
       sockets.push(bindName(network, cannotRoute(network), "--cluster-net"));
     }
@@ -134,12 +134,15 @@ export function acquireDirectoryLock(path: string, hint: string): Locks {
   };
 }
 
-/**
- * The process that holds one of the places, the directory first; undefined when none is seen to. Takes nothing,
- * not even for a moment: an agent that starts meanwhile is not turned away.
- */
-export function findHolder({ dataDirectory, interfaceName }: Places): Holder | undefined {
-  return findDirectoryHolder(dataDirectory) ?? findNameHolder(interfaceName);
+/** Takes an interface alone: for a program that has no data directory. Throws as `acquireLocks`. */
+export function acquireInterfaceLock(interfaceName: string): Pick<Locks, "release"> {
+  let socket: number | undefined = bindInterface(interfaceName);
+  return {
+    release: () => {
+      if (socket !== undefined) closeSync(socket);
+      socket = undefined;
+    },
+  };
 }
 
 /** Who holds an interface, and the data directory that it holds besides, as far as that can be seen. */
@@ -150,7 +153,10 @@ export interface PlaceHolder {
   readonly dataDirectory?: string;
 }
 
-/** Those who hold an interface in this network namespace, by its name. Takes nothing, as `findHolder`. */
+/**
+ * Those who hold an interface in this network namespace, by its name. Takes nothing, not even for a moment: an agent that
+ * starts meanwhile is not turned away.
+ */
 export function findPlaceHolders(): readonly PlaceHolder[] {
   const names = heldNames().filter((name) => isInterfaceName(name));
   return [...new Set(names)].toSorted().map((interfaceName) => {
@@ -198,6 +204,10 @@ function lockDirectory(path: string, hint: string): number {
     exit: exitStatus.temporary,
     hint,
   });
+}
+
+function bindInterface(interfaceName: string): number {
+  return bindName(interfaceName, `Cannot use interface ${quote(interfaceName)}`, "--interface");
 }
 
 function cannotRoute(network: string): string {

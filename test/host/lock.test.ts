@@ -4,8 +4,8 @@ import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   acquireFreeNetworks,
+  acquireInterfaceLock,
   acquireLocks,
-  findHolder,
   findPlaceHolders,
   type AgentPlaces,
   type Places,
@@ -315,53 +315,25 @@ describe("acquireFreeNetworks()", () => {
   });
 });
 
-describe("findHolder()", () => {
-  test.each([
-    {
-      name: "the directory",
-      of: (held: Places, free: Places) => ({ ...free, dataDirectory: held.dataDirectory }),
-    },
-    {
-      name: "the interface",
-      of: (held: Places, free: Places) => ({ ...free, interfaceName: held.interfaceName }),
-    },
-  ])("names the process that holds $name, and takes nothing", async ({ of }) => {
-    await withPlaces(async (places, other) => {
-      await whileHeld(places, async ({ pid }) => {
-        expect(findHolder(of(places, other))).toEqual({
-          pid,
-          commandLine: expect.stringContaining(process.execPath.slice(0, 40)),
-        });
-      });
-      tryLocks(places);
-    });
-  });
-
-  test.each([
-    { name: "free places", change: (places: Places) => places },
-    {
-      name: "a directory that is not there",
-      change: (places: Places) => ({ ...places, dataDirectory: "/nowhere" }),
-    },
-    {
-      name: "an interface whose name only begins like a held one",
-      change: (places: Places) => places,
-      prefix: true,
-    },
-  ])("finds nobody for $name", async ({ change, prefix = false }) => {
-    await withPlaces(async (places, other) => {
-      const held = prefix ? { ...other, interfaceName: `${places.interfaceName}x` } : other;
-      await whileHeld(held, () => {
-        expect(findHolder(change(places))).toBeUndefined();
-      });
-    });
-  });
-
-  test("finds this process too", async () => {
+describe("acquireInterfaceLock()", () => {
+  test("refuses an interface that another process holds with 75, and names it", async () => {
     await withPlaces(async (places) => {
-      const locks = acquireLocks(places);
-      expect(findHolder(places)).toEqual({ pid: process.pid, commandLine: expect.any(String) });
-      locks.release();
+      await whileHeld(places, async ({ pid }) => {
+        const { message, exit } = await failure(() => acquireInterfaceLock(places.interfaceName));
+        expect(message).toStartWith(`Cannot use interface "${places.interfaceName}": process ${pid} (`);
+        expect(exit).toBe(75);
+      });
+    });
+  });
+
+  test("holds the interface, and no other whose name only begins like it, until it is released", async () => {
+    await withPlaces(async (places) => {
+      const lock = acquireInterfaceLock(places.interfaceName);
+      expect((await failure(() => acquireLocks(places))).message).toContain(`process ${process.pid} (`);
+      tryLocks({ ...places, interfaceName: `${places.interfaceName}x` });
+      lock.release();
+      lock.release();
+      tryLocks(places);
     });
   });
 });

@@ -384,6 +384,20 @@ test("down refuses with 75 while an agent holds the place, and names its process
   }
 });
 
+test("down holds the interface while it works, also without a data directory", async () => {
+  const [seen, programs] = [join(directory, "sockets"), join(directory, "programs")];
+  mkdirSync(programs);
+  const script = `#!/bin/sh\ncat /proc/self/net/unix >>'${seen}'\nexec ${Bun.which("ip")} "$@"\n`;
+  writeFileSync(join(programs, "ip"), script, { mode: 0o755 });
+  const interfaceName = `d${process.pid}`;
+  const { exit, stderr } = await clusternet(
+    ["down", "--data-dir", join(directory, "none"), "--interface", interfaceName],
+    { env: { PATH: `${programs}:${process.env["PATH"]}` } },
+  );
+  expect([exit, stderr]).toEqual([0, ""]);
+  expect(readFileSync(seen, "utf8")).toMatch(new RegExp(` @clusternet/${interfaceName}$`, "m"));
+});
+
 test("down without iproute2 ends with 69 and says what is missing", async () => {
   const { exit, stderr } = await clusternet(["down", "--data-dir", directory], { env: { PATH: directory } });
   expect([exit, stderr]).toEqual([69, 'Cannot run "ip": not found in PATH\n  hint: Install iproute2\n']);
