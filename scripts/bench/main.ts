@@ -101,8 +101,11 @@ async function publish(name: string, results: readonly Result[], picture: string
     renderMachine(facts),
     `The wrapper that stamps calls of wg costs ${costMs.toFixed(1)} ms a call, on both sides.`,
   ];
-  const floor = await Bun.file(join(import.meta.dir, "floor.ts")).text();
-  const text = `${head.join("\n")}\n\n${renderTable(results)}\nThe floor (scripts/bench/floor.ts):\n\n${floor}`;
+  const hasFloor = results.some(({ row }) => row.baseline.startsWith("floor.ts"));
+  const floor = hasFloor
+    ? `\nThe floor (scripts/bench/floor.ts):\n\n${await Bun.file(join(import.meta.dir, "floor.ts")).text()}`
+    : "";
+  const text = `${head.join("\n")}\n\n${renderTable(results)}${floor}`;
   const samples = `${JSON.stringify({ facts, sizes, costMs, results }, undefined, 2)}\n`;
   await mkdir(values.out, { recursive: true });
   await writeFile(join(values.out, `${name}.txt`), text);
