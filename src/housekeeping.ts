@@ -4,7 +4,7 @@
  * Looks also at the key of the credentials and at the directories, which are not ours to change: open to others they
  * are a problem while it lasts.
  */
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import type { Clock } from "./async.ts";
 import type { PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
@@ -17,6 +17,7 @@ import type { AgentMemory } from "./host/state-file.ts";
 import type { Logger } from "./log.ts";
 import type { ProblemLog } from "./problem-log.ts";
 import { serveStatus, type StatusHandlers } from "./status-socket.ts";
+import { pathsOf, type CredentialFiles } from "./trust/credential-files.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 
 /** It looks at least this often: whoever asks for the health takes a loop that has not turned for a minute for hung. */
@@ -26,8 +27,8 @@ export interface HousekeepingSettings {
   readonly dataDirectory: string;
   readonly interfaceName: string;
   readonly key: PrivateKey;
-  /** File of the key of the credentials; none without TLS. */
-  readonly credentialKey: string | undefined;
+  /** None without TLS. */
+  readonly credentials: CredentialFiles | undefined;
   /** How often it looks, but for `longestRestMs`. */
   readonly resyncMs: number;
 }
@@ -73,7 +74,7 @@ export class Housekeeping {
   }
 
   async #turn(): Promise<void> {
-    const { dataDirectory, interfaceName, key, credentialKey } = this.#settings;
+    const { dataDirectory, interfaceName, key, credentials } = this.#settings;
     const { locks, memory, handlers, problems, log } = this.#parts;
     const tasks: readonly (() => Promise<void>)[] = [
       async () => {
@@ -100,9 +101,9 @@ export class Housekeeping {
         failures.push(describeInLine(error));
       }
     }
-    const keyProblems = credentialKey === undefined ? [] : await openKeyProblems(credentialKey);
-    const directories = [dataDirectory, ...(credentialKey === undefined ? [] : [dirname(credentialKey)])];
-    problems.replace("open-to-others", [...keyProblems, ...(await openDirectoryProblems(directories))]);
+    const keyProblems = credentials === undefined ? [] : await openKeyProblems(credentials.key);
+    const directoryProblems = await openDirectoryProblems([dataDirectory], pathsOf(credentials));
+    problems.replace("open-to-others", [...keyProblems, ...directoryProblems]);
     problems.replace(
       "data-directory",
       failures.map((message) => ({ kind: "file-unwritable", message })),

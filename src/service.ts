@@ -261,7 +261,7 @@ export class Service {
     const { wanted, problems } = pull.wanted();
     // As a run would: it writes the file first.
     const planned = await host.plan({ ...wanted, configWritten: true });
-    const { keyFile } = this.#options.curator;
+    const { credentials } = this.#options.curator;
     const { listenPort, keepaliveSeconds } = wanted;
     const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
     return {
@@ -278,7 +278,7 @@ export class Service {
       ),
       problems: [
         ...(last.kind === "none" ? [] : last.problems),
-        ...(keyFile === undefined ? [] : await openKeyProblems(keyFile)),
+        ...(credentials === undefined ? [] : await openKeyProblems(credentials.key)),
         ...own.get().problems,
         ...problems,
         ...planned.problems,
@@ -423,7 +423,7 @@ export class Service {
           dataDirectory,
           interfaceName: this.#interfaceName,
           key,
-          credentialKey: this.#options.curator.keyFile,
+          credentials: this.#options.curator.credentials,
           resyncMs: (this.#options.resyncSeconds ?? defaultResyncSeconds) * 1000,
         },
         {

@@ -5,7 +5,7 @@
  * used: that is thrown as a ClusternetError whose `exit` is the status to end with.
  */
 import { logVerbosity, setLogVerbosity } from "@grpc/grpc-js";
-import { dirname, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { systemClock, type Clock } from "../async.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { startAdminSocket } from "../curator-server/admin.ts";
@@ -27,7 +27,7 @@ import { ensureDataDirectory } from "../host/files.ts";
 import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
 import type { Logger, RedactingLogger } from "../log.ts";
-import type { CredentialFiles } from "../trust/credential-files.ts";
+import { pathsOf, type CredentialFiles } from "../trust/credential-files.ts";
 import { readCredentials, redactKey } from "../trust/credentials.ts";
 
 /** How often the data directory is looked at: a node that changes nothing finds out no sooner that it was forgotten. */
@@ -87,11 +87,8 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
     try {
       const admin = startAdminSocket(dataDirectory, server.registry);
       warnOfWhatIsMissing(options, log);
-      const directories = [
-        dataDirectory,
-        ...(options.credentials === undefined ? [] : [dirname(options.credentials.key)]),
-      ];
-      for (const { kind, message } of await openDirectoryProblems(directories))
+      const files = pathsOf(options.credentials);
+      for (const { kind, message } of await openDirectoryProblems([dataDirectory], files))
         log.warn(message, { problem: kind });
       log.info("Curator is listening", {
         listen: renderHostPort({ host: options.listen.host, port: server.port }),

@@ -135,7 +135,8 @@ export async function readStatus(
   const built = meshOf(last, clusterNets, publicKey, seen);
   const credentials = join(dataDirectory, credentialsDirectory);
   problems.push(...(await openKeyProblems(join(credentials, credentialNames.key))));
-  problems.push(...(await openDirectoryProblems([dataDirectory, credentials])));
+  const files = Object.values(credentialNames).map((name) => join(credentials, name));
+  problems.push(...(await openDirectoryProblems([dataDirectory], files)));
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
   return buildStatus({
     version,

@@ -56,7 +56,7 @@ export function createCurator(options: CuratorClientOptions): CuratorFollower {
           ...(options.clusterNets !== undefined && { clusterNets: options.clusterNets }),
         }),
       ...(trust.curatorIds !== undefined && { curatorIds: trust.curatorIds }),
-      ...(trust.tls !== undefined && { keyFile: trust.tls.key }),
+      ...(trust.tls !== undefined && { credentials: trust.tls }),
       ...(options.clusterNets !== undefined && { clusterNets: options.clusterNets }),
       ...(options.loopbackOnly !== undefined && { loopbackOnly: options.loopbackOnly }),
     },

@@ -17,6 +17,7 @@ import type { Logger } from "../log.ts";
 import { type CuratorConnection, isRemoved, removedProblem } from "./connection.ts";
 import { Handoff } from "./handoff.ts";
 import { Session, type SessionOwner, type StreamEvent } from "./session.ts";
+import type { CredentialFiles } from "../trust/credential-files.ts";
 
 export type { StreamEvent };
 
@@ -36,8 +37,8 @@ export interface CuratorFollower {
   readonly state: Watched<CuratorState>;
   /** `curator-unreachable`, `event-too-large`, … while they last. */
   readonly problems: Watched<readonly Problem[]>;
-  /** File of the key that this node proves itself with; none without TLS. */
-  readonly keyFile?: string | undefined;
+  /** Files that this node proves itself with; none without TLS. */
+  readonly credentials?: CredentialFiles | undefined;
   /** Streams one after the other until `signal` aborts. Never throws. Stream numbers grow and are never used twice. */
   follow(signal: AbortSignal): AsyncIterable<StreamEvent>;
   /** Opens the stream anew beside the running one, after `delayMs` (a picture that is held asks for a second opinion). */
@@ -62,8 +63,8 @@ export interface FollowerSettings {
   readonly loopbackOnly?: boolean;
   /** Only these nodes are followed when the cluster names them; any when left out. */
   readonly curatorIds?: readonly string[];
-  /** File of the key that `connect` proves this node with. */
-  readonly keyFile?: string;
+  /** Files that `connect` proves this node with. */
+  readonly credentials?: CredentialFiles;
 }
 
 export interface FollowerParts {
@@ -85,7 +86,7 @@ class Follower implements CuratorFollower {
   readonly connection = new Value<CuratorConnection | undefined>(undefined);
   readonly state = new Value<CuratorState>({ state: "none", fullPicture: false });
   readonly problems = new Value<readonly Problem[]>([]);
-  readonly keyFile: string | undefined;
+  readonly credentials: CredentialFiles | undefined;
   readonly #settings: FollowerSettings;
   readonly #parts: FollowerParts;
   /** Times at which the stream is to be opened anew, in no order. */
@@ -110,7 +111,7 @@ class Follower implements CuratorFollower {
   constructor(settings: FollowerSettings, parts: FollowerParts) {
     this.#settings = settings;
     this.#parts = parts;
-    this.keyFile = settings.keyFile;
+    this.credentials = settings.credentials;
   }
 
   reopen(delayMs: number): void {

@@ -12,6 +12,11 @@ export interface CredentialFiles {
   readonly key: string;
 }
 
+/** All of them; none without TLS. */
+export function pathsOf(files: CredentialFiles | undefined): readonly string[] {
+  return files === undefined ? [] : [files.ca, files.cert, files.key];
+}
+
 /** Where they are in a node's data directory unless it is told otherwise. */
 export const credentialsDirectory = "credentials";
 

@@ -13,6 +13,7 @@ import {
   readdirSync,
   rmSync,
   statSync,
+  symlinkSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -364,6 +365,16 @@ test("status is not held up by an agent that was stopped, and says so", async ()
     agent.kill("SIGKILL");
     await agent.exited;
   }
+});
+
+test("status reports that others may write the directory to which a link of the credentials leads", async () => {
+  const [elsewhere, credentials] = [join(directory, "elsewhere"), join(directory, "credentials")];
+  for (const each of [elsewhere, credentials]) mkdirSync(each, { mode: 0o700 });
+  writeFileSync(join(elsewhere, "ca.pem"), "");
+  symlinkSync(join(elsewhere, "ca.pem"), join(credentials, "ca.pem"));
+  chmodSync(elsewhere, 0o777);
+  const { stdout } = await clusternet(["status", "--data-dir", directory, "--interface", "m"]);
+  expect(stdout).toContain(`Directory "${elsewhere}" has mode 0777: `);
 });
 
 test("down refuses with 75 while an agent holds the place, and names its process", async () => {
