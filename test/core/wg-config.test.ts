@@ -163,6 +163,11 @@ function withoutParsed({ parsed: _parsed, ...node }: Node): Node {
   return node;
 }
 
+function heapBytes(): number {
+  Bun.gc(true);
+  return heapStats().heapSize;
+}
+
 describe("parseWgConfig()", () => {
   test("keeps of the text only what it gives back", () => {
     const peers = Array.from({ length: 1_000 }, (_, index) =>
@@ -172,10 +177,6 @@ describe("parseWgConfig()", () => {
     const bytes = Buffer.from(
       `${renderWgConfig({ listenPort: 7838, mesh: { peers } }, privateKey)}#${"x".repeat(2_000_000)}\n`,
     );
-    const heapBytes = (): number => {
-      Bun.gc(true);
-      return heapStats().heapSize;
-    };
     const kept = [parseWgConfig(bytes.toString())];
     const before = heapBytes();
     for (let turn = 0; turn < 10; turn++) kept.push(parseWgConfig(bytes.toString()));
