@@ -17,7 +17,7 @@ export interface StatusHandlers {
 }
 
 /** Answers one GET of `/status`, `/healthz` or `/readyz`. */
-export async function answerStatusRequest(request: Request, handlers: StatusHandlers): Promise<Response> {
+async function answerStatusRequest(request: Request, handlers: StatusHandlers): Promise<Response> {
   if (request.method !== "GET") return new Response("expected GET\n", { status: 405 });
   const { pathname } = new URL(request.url);
   if (pathname === "/status") return Response.json(await handlers.status());

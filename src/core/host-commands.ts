@@ -22,7 +22,7 @@ export interface CommandContext {
  * single one here is 1,024 IPv6 prefixes, 45 KiB. Under a lower stack limit such a command is not even started, and
  * halved like one that fails (host/apply.ts).
  */
-export const maxArgvBytes = 512 * 1024;
+const maxArgvBytes = 512 * 1024;
 
 /** The commands that carry the step out, in order. */
 export function stepCommands(step: Step, context: CommandContext): string[][] {

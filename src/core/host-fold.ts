@@ -20,7 +20,7 @@ import {
 import { SeenPeers } from "./seen-peers.ts";
 
 /** Index of a link that was just made: the kernel chose it, and the next reading tells. */
-export const unknownIndex = 0;
+const unknownIndex = 0;
 
 /** The least MTU with which a link can have IPv6 (RFC 8200); below it the kernel takes its IPv6 routes away. */
 const leastIpv6Mtu = 1280;
@@ -162,7 +162,7 @@ function foldRemovedLoopback(seen: SeenHost, text: string): SeenHost {
 }
 
 /** The mesh as changes to an interface without peers. */
-export function wholeMesh(wanted: WantedHost): PeerChange[] {
+function wholeMesh(wanted: WantedHost): PeerChange[] {
   return wanted.peers.map((peer) => {
     const endpoint = announcedEndpoint(peer, wanted.listenPort);
     return {

@@ -377,7 +377,7 @@ function planAllowedIps(
 /** Nothing came from a peer for so long that a session would have been made anew meanwhile, were it reachable (C4.6). */
 export const quietLimitMs = 275_000;
 /** A handshake within this time is a living session: WireGuard itself gives one up after 180 s. */
-export const handshakeLimitSeconds = 180;
+const handshakeLimitSeconds = 180;
 
 /**
  * The endpoint to set, or undefined to leave the one there alone (C4.6). One that is there while none is announced is

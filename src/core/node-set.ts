@@ -49,7 +49,7 @@ export interface NodeSet {
 }
 
 /** A picture may remove, by absence, at most half of the peers when they are this many or more (C4.8). */
-export const shrinkFloor = 4;
+const shrinkFloor = 4;
 /** A held picture needs another stream's agreement at least this much later (C4.8). */
 export const holdMs = 5 * 60_000;
 

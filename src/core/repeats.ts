@@ -9,13 +9,13 @@ import type { NodeEvent } from "./node-set.ts";
 import { sameNode, type Node, type NodeId } from "./node.ts";
 
 /** Repeats count together within this time. */
-export const repeatWindowMs = 10_000;
+const repeatWindowMs = 10_000;
 /** Repeats in the first minute of a stream mean nothing. */
-export const repeatQuietMs = 60_000;
+const repeatQuietMs = 60_000;
 /** At most one suspicion in this time: a cluster whose nodes all report their status every few seconds is no reason to open streams all day. */
-export const repeatPauseMs = 10 * 60_000;
+const repeatPauseMs = 10 * 60_000;
 /** Fewer repeated nodes than this are never suspicious. */
-export const repeatFloor = 3;
+const repeatFloor = 3;
 
 /** Nodes of the event that the `current` stream has named before, exactly so. Asked before the event is folded. */
 export function repeatedNodes(

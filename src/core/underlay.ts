@@ -20,7 +20,7 @@ import {
 import type { Problem } from "./problem.ts";
 
 /** What WireGuard adds to a packet: 40 bytes of IPv6, 8 of UDP, 32 of its own. */
-export const wireguardOverhead = 80;
+const wireguardOverhead = 80;
 /** With less the kernel takes IPv6 off an interface. */
 export const minIpv6Mtu = 1280;
 /** MTU of the underlay when nothing is known of it. */

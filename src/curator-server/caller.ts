@@ -10,7 +10,7 @@ import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
 import { invalid, type Refusal } from "./refusal.ts";
 
 /** Metadata key in which a caller without TLS names itself. */
-export const callerMetadataKey = "clusternet-node-id";
+const callerMetadataKey = "clusternet-node-id";
 
 /** Names the node that calls, or refuses (UNAUTHENTICATED; PERMISSION_DENIED for one of the cluster that is no node). */
 export type IdentifyCaller = (context: CallContext) => NodeId | Refusal;

@@ -21,7 +21,7 @@ export interface ReportedStatus {
  * Longest status that is taken. One of a Metropolis node has some 100 bytes; without a limit a single node could
  * make an event that no agent takes.
  */
-export const maxStatusBytes = 16 * 1024;
+const maxStatusBytes = 16 * 1024;
 
 const tag = { externalAddress: 10, timestamp: 18, runningCurator: 26, version: 34 } as const;
 

@@ -505,9 +505,9 @@ export class LinuxHost implements Host {
         );
       }
     }
-    // What was just written need not be read again.
-    const isAsWritten = configStamp !== undefined && configStamp === (await stampAt(configFile));
-    if (step.kind === "sync-conf" && !isAsWritten) {
+    if (step.kind === "sync-conf") {
+      // What was just written need not be read again.
+      if (configStamp !== undefined && configStamp === (await stampAt(configFile))) return;
       const found = await new MeshFile(configFile).read(wanted.publicKey, { closeToOthers: false });
       if (found.kind === "unusable") throw new ClusternetError(textOf(found.problems));
       if (

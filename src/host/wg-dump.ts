@@ -39,7 +39,7 @@ export interface ReadDump {
  * are forgotten, which is worth the while when hardly any will be asked for again: of 10,000 peers of three prefixes they
  * take four times the room of their lines.
  */
-export class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
+class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   readonly #lines: KeyedLines;
   #kept: Map<PublicKey, SeenPeer> = new Map();
   /** Those of the kept ones that the dump before showed otherwise. */

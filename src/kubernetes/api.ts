@@ -264,7 +264,7 @@ function statusError(
 }
 
 /** The least that RBAC must allow, as one line of YAML. */
-export function rbacRule(name: string): string {
+function rbacRule(name: string): string {
   return `{apiGroups: [""], resources: ["nodes"], resourceNames: ["${name}"], verbs: ["list", "watch"]}`;
 }
 

@@ -18,7 +18,7 @@ export interface NodeObject {
 }
 
 /** No node can have more: a Curator takes as many prefixes of one, and Kubernetes itself gives two. */
-export const maxPodCidrs = 1_024;
+const maxPodCidrs = 1_024;
 
 const metadataSchema = v.object({
   name: v.optional(v.string(), ""),
