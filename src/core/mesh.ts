@@ -202,6 +202,19 @@ function sortedById(claims: readonly Claim[]): number[] {
     .toSorted((a, b) => (idOf(a) < idOf(b) ? -1 : idOf(a) > idOf(b) ? 1 : 0));
 }
 
+/** Why a prefix is not given: who has which one. Without an owner it is this node, whose operator can mend it. */
+function describeTaken(prefix: Prefix, taken: Prefix, owner: NodeId | undefined): string {
+  const isSame = prefix.text === taken.text;
+  if (owner === undefined) {
+    const found = isSame ? "it is a prefix of this node too" : `it overlaps ${taken.text} of this node`;
+    return `${found}, and this node's own come first; give one of the two another prefix`;
+  }
+  const name = `node ${quote(owner)}`;
+  return isSame
+    ? `${name} announces it too, and keeps it`
+    : `${name} announces ${taken.text}, which overlaps it, and keeps that`;
+}
+
 /** What came of the disputes: what each claim lost, and what there is to say about it. */
 class Disputes {
   readonly #claims: readonly Claim[];
@@ -235,13 +248,11 @@ class Disputes {
     if (lost === undefined) this.#lost.set(index, new Set([prefix.text]));
     else lost.add(prefix.text);
     this.#report(index, () => {
-      const found =
-        prefix.text === taken.prefix.text
-          ? "it belongs to"
-          : `it overlaps ${taken.prefix.text}, which belongs to`;
+      const owner = this.#claims[taken.owner]?.nodeId;
+      const found = describeTaken(prefix, taken.prefix, owner);
       return {
         kind: "prefix-taken",
-        message: `Cannot give prefix ${prefix.text} to ${this.nameOf(index)}: ${found} ${this.nameOf(taken.owner)}`,
+        message: `Cannot give prefix ${prefix.text} to ${this.nameOf(index)}: ${found}`,
       };
     });
   }

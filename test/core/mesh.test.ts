@@ -71,13 +71,17 @@ describe("who gets a disputed prefix", () => {
       name: "the smaller ID, when both meet one other",
       nodes: [peerNode(2, "c", ["10.192.4.0/24"]), peerNode(1, "b", ["10.192.4.0/24"])],
       owners: { b: ["10.192.4.0/24"], c: [] },
-      problems: ['prefix-taken c: Cannot give prefix 10.192.4.0/24 to node "c": it belongs to node "b"'],
+      problems: [
+        'prefix-taken c: Cannot give prefix 10.192.4.0/24 to node "c": node "b" announces it too, and keeps it',
+      ],
     },
     {
       name: "code units decide, not a locale",
       nodes: [peerNode(1, "a", ["10.192.4.0/24"]), peerNode(2, "B", ["10.192.4.0/24"])],
       owners: { B: ["10.192.4.0/24"], a: [] },
-      problems: ['prefix-taken a: Cannot give prefix 10.192.4.0/24 to node "a": it belongs to node "B"'],
+      problems: [
+        'prefix-taken a: Cannot give prefix 10.192.4.0/24 to node "a": node "B" announces it too, and keeps it',
+      ],
     },
     {
       name: "the loser loses only what overlaps",
@@ -87,7 +91,7 @@ describe("who gets a disputed prefix", () => {
       ],
       owners: { b: ["10.192.4.128/25"], c: ["10.192.5.0/24", "198.51.100.2/32"] },
       problems: [
-        'prefix-taken c: Cannot give prefix 10.192.4.0/24 to node "c": it overlaps 10.192.4.128/25, which belongs to node "b"',
+        'prefix-taken c: Cannot give prefix 10.192.4.0/24 to node "c": node "b" announces 10.192.4.128/25, which overlaps it, and keeps that',
       ],
     },
     {
@@ -95,7 +99,7 @@ describe("who gets a disputed prefix", () => {
       nodes: [peerNode(1, "b", ["10.192.4.0/23"]), peerNode(2, "c", ["10.192.5.7/32"])],
       owners: { b: ["10.192.4.0/23"], c: [] },
       problems: [
-        'prefix-taken c: Cannot give prefix 10.192.5.7/32 to node "c": it overlaps 10.192.4.0/23, which belongs to node "b"',
+        'prefix-taken c: Cannot give prefix 10.192.5.7/32 to node "c": node "b" announces 10.192.4.0/23, which overlaps it, and keeps that',
       ],
     },
     {
@@ -107,8 +111,8 @@ describe("who gets a disputed prefix", () => {
       ],
       owners: { a: [], b: ["10.192.1.0/24"], c: ["10.192.2.0/24"] },
       problems: [
-        'prefix-taken a: Cannot give prefix 10.192.1.0/24 to node "a": it belongs to node "b"',
-        'prefix-taken a: Cannot give prefix 10.192.2.0/24 to node "a": it belongs to node "c"',
+        'prefix-taken a: Cannot give prefix 10.192.1.0/24 to node "a": node "b" announces it too, and keeps it',
+        'prefix-taken a: Cannot give prefix 10.192.2.0/24 to node "a": node "c" announces it too, and keeps it',
       ],
     },
     {
@@ -119,9 +123,9 @@ describe("who gets a disputed prefix", () => {
       ],
       owners: { a: ["10.192.1.0/24", "10.192.2.0/24", "10.192.3.0/24"], b: [] },
       problems: [
-        'prefix-taken b: Cannot give prefix 10.192.1.0/24 to node "b": it belongs to node "a"',
-        'prefix-taken b: Cannot give prefix 10.192.2.0/24 to node "b": it belongs to node "a"',
-        'prefix-taken b: Cannot give prefix 10.192.3.0/24 to node "b": it belongs to node "a"',
+        'prefix-taken b: Cannot give prefix 10.192.1.0/24 to node "b": node "a" announces it too, and keeps it',
+        'prefix-taken b: Cannot give prefix 10.192.2.0/24 to node "b": node "a" announces it too, and keeps it',
+        'prefix-taken b: Cannot give prefix 10.192.3.0/24 to node "b": node "a" announces it too, and keeps it',
       ],
     },
     {
@@ -133,7 +137,7 @@ describe("who gets a disputed prefix", () => {
       ],
       owners: { a: ["10.192.2.0/24"], b: ["10.192.1.0/24"] },
       problems: [
-        'prefix-taken a: Cannot give prefix 10.192.1.0/24 to node "a": it belongs to node "b"',
+        'prefix-taken a: Cannot give prefix 10.192.1.0/24 to node "a": node "b" announces it too, and keeps it',
         'key-invalid c: Cannot use public key of node "c": 4 characters, expected 44 of base64',
       ],
     },
@@ -147,9 +151,9 @@ describe("who gets a disputed prefix", () => {
       incumbents: held({ "10.192.2.0/24": "a" }),
       owners: { a: ["10.192.3.0/24"], b: [] },
       problems: [
-        'prefix-taken a: Cannot give prefix 10.192.2.0/24 to node "a": it belongs to this node',
-        'prefix-taken a: Cannot give prefix 10.192.1.0/25 to node "a": it overlaps 10.192.1.0/24, which belongs to this node',
-        'prefix-taken b: Cannot give prefix 10.192.3.0/24 to node "b": it belongs to node "a"',
+        `prefix-taken a: Cannot give prefix 10.192.2.0/24 to node "a": it is a prefix of this node too, and this node's own come first; give one of the two another prefix`,
+        `prefix-taken a: Cannot give prefix 10.192.1.0/25 to node "a": it overlaps 10.192.1.0/24 of this node, and this node's own come first; give one of the two another prefix`,
+        'prefix-taken b: Cannot give prefix 10.192.3.0/24 to node "b": node "a" announces it too, and keeps it',
       ],
     },
     {
@@ -162,8 +166,8 @@ describe("who gets a disputed prefix", () => {
       incumbents: held({ "10.192.4.0/23": "z" }),
       owners: { a: [], b: ["10.192.8.0/24"], z: ["10.192.4.0/23"] },
       problems: [
-        'prefix-taken a: Cannot give prefix 10.192.4.0/24 to node "a": it overlaps 10.192.4.0/23, which belongs to node "z"',
-        'prefix-taken z: Cannot give prefix 10.192.8.0/24 to node "z": it belongs to node "b"',
+        'prefix-taken a: Cannot give prefix 10.192.4.0/24 to node "a": node "z" announces 10.192.4.0/23, which overlaps it, and keeps that',
+        'prefix-taken z: Cannot give prefix 10.192.8.0/24 to node "z": node "b" announces it too, and keeps it',
       ],
     },
     {
@@ -172,7 +176,7 @@ describe("who gets a disputed prefix", () => {
       incumbents: held({ "10.192.4.0/24": "z" }),
       owners: { a: ["10.192.4.0/24"], z: [] },
       problems: [
-        'prefix-taken z: Cannot give prefix 10.192.4.0/23 to node "z": it overlaps 10.192.4.0/24, which belongs to node "a"',
+        'prefix-taken z: Cannot give prefix 10.192.4.0/23 to node "z": node "a" announces 10.192.4.0/24, which overlaps it, and keeps that',
       ],
     },
     {
@@ -183,8 +187,8 @@ describe("who gets a disputed prefix", () => {
       ],
       owners: { a: ["10.192.4.0/24"], b: ["10.192.6.0/24"] },
       problems: [
-        'prefix-taken b: Cannot give prefix 10.192.4.0/22 to node "b": it overlaps 10.192.4.0/24, which belongs to node "a"',
-        'prefix-taken b: Cannot give prefix 10.192.4.0/23 to node "b": it overlaps 10.192.4.0/24, which belongs to node "a"',
+        'prefix-taken b: Cannot give prefix 10.192.4.0/22 to node "b": node "a" announces 10.192.4.0/24, which overlaps it, and keeps that',
+        'prefix-taken b: Cannot give prefix 10.192.4.0/23 to node "b": node "a" announces 10.192.4.0/24, which overlaps it, and keeps that',
       ],
     },
     {
@@ -194,7 +198,9 @@ describe("who gets a disputed prefix", () => {
         nodeOf({ id: "c", publicKey: keyOf(2), prefixes: ["192.0.2.2/32"] }),
       ],
       owners: { b: ["192.0.2.2/32"], c: [] },
-      problems: ['prefix-taken c: Cannot give prefix 192.0.2.2/32 to node "c": it belongs to node "b"'],
+      problems: [
+        'prefix-taken c: Cannot give prefix 192.0.2.2/32 to node "c": node "b" announces it too, and keeps it',
+      ],
     },
   ])("buildMesh(): $name", ({ nodes, own = [], incumbents = noIncumbents, owners, problems }) => {
     const built = meshOf(nodes, { own, incumbents });
@@ -271,7 +277,7 @@ describe("a node that claims what fifty others have (CASES 11)", () => {
     const built = meshOf([greedy(["10.193.0.0/16"]), ...others]);
     expect(ownersOf(built)).toEqual({ "0": [], ...all });
     expect(linesOf(built)).toEqual([
-      'prefix-taken 0: Cannot give prefix 10.193.0.0/16 to node "0": it overlaps 10.193.0.0/24, which belongs to node "n00"',
+      'prefix-taken 0: Cannot give prefix 10.193.0.0/16 to node "0": node "n00" announces 10.193.0.0/24, which overlaps it, and keeps that',
     ]);
   });
 
@@ -281,10 +287,10 @@ describe("a node that claims what fifty others have (CASES 11)", () => {
     const lines = linesOf(built);
     expect(lines.length).toBe(16);
     expect(lines[0]).toBe(
-      'prefix-taken 0: Cannot give prefix 10.193.0.7/32 to node "0": it overlaps 10.193.0.0/24, which belongs to node "n00"',
+      'prefix-taken 0: Cannot give prefix 10.193.0.7/32 to node "0": node "n00" announces 10.193.0.0/24, which overlaps it, and keeps that',
     );
     expect(lines[15]).toBe(
-      'prefix-taken 0: Cannot give prefix 10.193.15.7/32 to node "0": it overlaps 10.193.15.0/24, which belongs to node "n15" (and 34 more problems of this node)',
+      'prefix-taken 0: Cannot give prefix 10.193.15.7/32 to node "0": node "n15" announces 10.193.15.0/24, which overlaps it, and keeps that (and 34 more problems of this node)',
     );
   });
 
