@@ -4,8 +4,8 @@
  * Parsing is pure and loads no command, so usage errors and help come at once. Commander knows the grammar; its
  * messages are put into our words here, and what values may be is decided in src/settings.ts.
  */
-import { Command, CommanderError, Option } from "commander";
-import { UsageError, exitStatus, type ExitStatus } from "./errors.ts";
+import { Command, CommanderError, Help, Option } from "commander";
+import { UsageError, exitMeanings, exitStatus, type ExitStatus } from "./errors.ts";
 import type { CommandContext } from "./commands/context.ts";
 import type { NodeCommandOptions, NodeListOptions } from "./commands/node.ts";
 import type { PkiInitOptions, PkiIssueOptions } from "./commands/pki.ts";
@@ -73,14 +73,9 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 /** Help is as wide on every terminal, so that what a test or a mail shows is what others see. */
 const helpColumns = 100;
 
-const notes = `
-Every flag can also come from the environment: the name in brackets, flags win. A repeatable flag is
-comma-separated there, a switch is 1, 0, true or false, empty is unset.
-
-Exit status: 0 done or asked to stop; 1 unexpected; 3 \`status --check\` found problems; 64 wrong usage;
-69 a program or kernel feature is missing, or the port is taken; 75 \`--once\` ran out of time, or another
-agent holds the place; 78 settings, credentials or key unusable.
-`;
+const environmentNote =
+  "Every flag can also come from the environment: the name in brackets, flags win. " +
+  "A repeatable flag is comma-separated there, a switch is 1, 0, true or false, empty is unset.";
 
 /** Parses the arguments after the program's name. Throws UsageError, SettingsError. */
 export function parseCommandLine(argv: readonly string[], environment: Environment): Invocation {
@@ -91,7 +86,7 @@ export function parseCommandLine(argv: readonly string[], environment: Environme
     .usage("<command> [flags]")
     .version(versionLine(), "--version", "print version, commit and platform")
     .enablePositionalOptions()
-    .addHelpText("after", notes);
+    .addHelpText("after", notes());
 
   const addCommand = (parent: Command, spec: CommandSpec): void => {
     const command = parent.command(spec.name).description(spec.about);
@@ -264,6 +259,15 @@ export function logSettingsOf(invocation: Invocation): LogSettings {
   return invocation.command === "run" || invocation.command === "curator"
     ? invocation.settings.log
     : defaultLogSettings;
+}
+
+/** What stands below the help of the program, laid out by commander as what is above it. */
+function notes(): string {
+  const help = new Help();
+  help.prepareContext({ helpWidth: helpColumns });
+  const exits = exitMeanings.map(([exit, meaning]) => help.formatItem(String(exit), 2, meaning, help));
+  const lines = ["", help.boxWrap(environmentNote, helpColumns), "", "Exit status:", ...exits];
+  return `${lines.join("\n")}\n`;
 }
 
 function versionLine(): string {

@@ -23,6 +23,32 @@ export const exitStatus = {
   settings: 78,
 } as const;
 
+/**
+ * What each of them means, in the order of their numbers: what `--help` prints, and the README's table and the contract
+ * repeat word for word.
+ */
+export const exitMeanings: readonly (readonly [ExitStatus, string])[] = [
+  [exitStatus.ok, "done, or asked to stop"],
+  [
+    exitStatus.unexpected,
+    "unexpected; standard output is closed or cannot be written; `down` could not take all of it away",
+  ],
+  [exitStatus.problems, "`status --check` found problems, no agent, or one that hangs"],
+  [exitStatus.usage, "wrong usage"],
+  [
+    exitStatus.unavailable,
+    "a needed program or kernel feature is missing, the port is taken (`--once`, `curator`), or no Curator runs here (`node`)",
+  ],
+  [
+    exitStatus.temporary,
+    "`--once` ran out of time, also for a file that could not be written meanwhile; or another agent holds the place (`run`, `down`)",
+  ],
+  [
+    exitStatus.settings,
+    "settings, credentials or key unusable, or there is no key and none can be written; no node of this ID (`node remove`, `node allow`)",
+  ],
+];
+
 export type ExitStatus = (typeof exitStatus)[keyof typeof exitStatus];
 
 export interface ErrorOptions {

@@ -6,7 +6,7 @@ import { describe, expect, test } from "bun:test";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { parseCommandLine } from "../src/cli.ts";
-import { exitStatus } from "../src/errors.ts";
+import { exitMeanings, exitStatus } from "../src/errors.ts";
 import { curatorFlags, type FlagSpec, runFlags } from "../src/flags.ts";
 
 const root = join(import.meta.dir, "..");
@@ -119,9 +119,20 @@ describe("README.md", () => {
     expect(sorted(flagsIn(paragraph))).toEqual(sorted(later.map(({ name }) => name)));
   });
 
-  test("names every exit status and no other", async () => {
-    const rows = await tableOf("README.md", "| status | meaning |");
-    expect(rows.map(([status]) => Number(status))).toEqual(Object.values(exitStatus));
+  test.each(["README.md", "docs/contract.md"])(
+    "%s says of each exit status what `--help` says",
+    async (file) => {
+      expect(await tableOf(file, "| status | meaning |")).toEqual(
+        exitMeanings.map(([status, meaning]) => [String(status), meaning]),
+      );
+    },
+  );
+
+  test("`--help` says what every exit status means", () => {
+    const help = parseCommandLine(["--help"], {});
+    const text = "text" in help ? help.text.replace(/\s+/g, " ") : "";
+    expect(exitMeanings.map(([status]) => status)).toEqual(Object.values(exitStatus));
+    for (const [status, meaning] of exitMeanings) expect(text).toContain(` ${status} ${meaning}`);
   });
 });
 

@@ -323,13 +323,13 @@ test("help of run names every flag of the contract that this version has, with t
   }
 });
 
-test("help names every command, the environment and every exit status", () => {
+test("help names every command", () => {
   const help = helpOf();
   for (const command of ["run", "down", "status", "pubkey", "curator", "node", "pki"]) {
     expect(help).toMatch(new RegExp(`^  ${command} `, "m"));
   }
   expect(help).not.toMatch(/^ {2}help /m);
-  for (const exit of [0, 1, 3, 64, 69, 75, 78]) expect(help).toMatch(new RegExp(`\\b${exit} `));
+  expect(help.split("\n").filter((line) => line.length > 100)).toEqual([]);
   for (const command of ["list", "remove", "allow"]) {
     expect(helpOf("node")).toMatch(new RegExp(`^  ${command} `, "m"));
   }
