@@ -7,6 +7,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import packageJson from "../package.json" with { type: "json" };
 import { Prefixes } from "../src/index.ts";
 import { OutsideProject, resolutions } from "./fakes/outside-project.ts";
 
@@ -94,6 +95,12 @@ describe("the package, outside of this project", () => {
       updated: true,
       run: "function",
     });
+  });
+
+  test("it bears the version of its package.json", async () => {
+    const program = `import { version } from "./node_modules/clusternet/src/version.ts"; console.log(version);`;
+    await outside.write("version.ts", program);
+    expect(await outside.run("version.ts")).toBe(`${packageJson.version}\n`);
   });
 
   test.each(ways)("the README's examples type-check with moduleResolution %s", async (way) => {
