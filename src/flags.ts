@@ -253,7 +253,9 @@ export function collectFlags(
     );
     if (flag === undefined) continue;
     if (spec.later !== undefined) {
-      throw new UsageError(`Cannot use ${flag.origin}: ${spec.later} is not yet in this version`);
+      throw new UsageError(
+        `Cannot use ${flag.origin}: this version has no ${spec.later}; leave it out (\`clusternet status --json\` is for programs too)`,
+      );
     }
     given.set(spec.name, flag);
   }

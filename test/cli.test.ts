@@ -212,7 +212,7 @@ test.each<{ argv: readonly string[]; environment?: Environment; want: string }>(
   },
   {
     argv: ["run", "--peer-metrics"],
-    want: "Cannot use --peer-metrics: metrics over HTTP is not yet in this version",
+    want: "Cannot use --peer-metrics: this version has no metrics over HTTP; leave it out (`clusternet status --json` is for programs too)",
   },
   {
     argv: ["pki", "frob"],

@@ -453,7 +453,7 @@ test.each(later)(
   "parseRunSettings() refuses --$name as not yet there, also from the environment",
   (spec: FlagSpec) => {
     const variable = `CLUSTERNET_${spec.name.toUpperCase().replaceAll("-", "_")}`;
-    const why = `${spec.later} is not yet in this version`;
+    const why = `this version has no ${spec.later}; leave it out (\`clusternet status --json\` is for programs too)`;
     expect([
       verdict(() => run({ ...least, [spec.name]: "1" })),
       verdict(() => run(least, { [variable]: "1" })),
