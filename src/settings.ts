@@ -286,6 +286,13 @@ function hostPort(leastPort: number) {
   };
 }
 
+/** A word without a port would pass for the name of a host, which nobody can tell to be none before it is looked up. */
+function parseListen(found: string): HostPort {
+  const parsed = hostPort(0)(found);
+  if (parsed.address !== undefined || found.includes(":")) return parsed;
+  throw new FormError(`it has no port, expected HOST:PORT (${curatorPort} is the Curators' port)`);
+}
+
 function addressOrNone(found: string): Address | undefined {
   try {
     return parseAddress(found);
@@ -347,7 +354,7 @@ const curatorSchema = v.object({
   ...logEntries,
   ...clusterNetEntries,
   ...tlsEntries,
-  listen: v.optional(text(hostPort(0)), `127.0.0.1:${curatorPort}`),
+  listen: v.optional(text(parseListen), `127.0.0.1:${curatorPort}`),
   "data-dir": v.optional(text(parseDataDirectory), defaultCuratorDirectory),
   store: v.optional(text(oneOf("sqlite", "memory")), "sqlite"),
 });
@@ -452,11 +459,11 @@ function needed<Name extends string>(
 /** Settings of `curator`. Throws UsageError, SettingsError. */
 export function parseCuratorSettings(given: GivenFlags): CuratorSettings {
   const flags = parseFlags(curatorSchema, given);
-  const clusterNets = checkClusterNets(flags["cluster-net"], originOf(given, "cluster-net"));
   if (flags.insecure) {
     refuseTlsFlags(given);
     if (!flags["insecure-anywhere"]) requireLoopback([flags.listen], given, "listen");
   }
+  const clusterNets = checkClusterNets(flags["cluster-net"], originOf(given, "cluster-net"));
   return {
     log: { format: flags["log-format"], level: flags["log-level"] },
     options: {
@@ -484,6 +491,8 @@ export function parseRunSettings(given: GivenFlags): RunSettings {
       );
     }
   }
+  const kubernetes = kubernetesOf(flags, given);
+  // All wrong usage is found by here: what cannot be used comes after what is not understood.
   const clusterNets = checkClusterNets(flags["cluster-net"], originOf(given, "cluster-net"));
   checkExternalAddress(flags["external-address"], clusterNets, given);
   checkMtu(flags.mtu, clusterNets, originOf(given, "mtu"));
@@ -495,7 +504,7 @@ export function parseRunSettings(given: GivenFlags): RunSettings {
     clusterNets,
     listenPort: flags["listen-port"],
     podPrefixes: flags["pod-prefix"],
-    ...kubernetesOf(flags, given),
+    ...kubernetes,
     externalAddress: flags["external-address"],
     reportStatus: flags["report-status"],
     mtu: flags.mtu,

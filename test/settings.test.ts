@@ -335,6 +335,15 @@ const flagCases: readonly FlagCase[] = [
     flags: { "external-address": address },
     want: `78 Cannot use --external-address "${address}": ${reason}`,
   })),
+  // What is not understood is said before what cannot be used.
+  {
+    flags: { "external-address": "10.192.1.1", "kubernetes-node": "n1" },
+    want: "64 Cannot use --kubernetes-node without --kubeconfig: nothing says where Kubernetes is",
+  },
+  {
+    flags: { "cluster-net": ["0.0.0.0/0"], "dry-run": "true" },
+    want: "64 Cannot use --dry-run without --once: `run` goes on until it is stopped",
+  },
   {
     flags: { "report-status": "maybe" },
     want: '64 Cannot use --report-status "maybe": expected auto, on or off',
@@ -634,6 +643,16 @@ test.each<FlagCase>([
     want: '64 Cannot use --listen "0.0.0.0:7835" with --insecure: expected an address in 127.0.0.0/8 or ::1 (--insecure-anywhere allows any)',
   },
   { flags: { insecure: "true", "insecure-anywhere": "true", listen: "0.0.0.0:7835" }, want: "accepted" },
+  {
+    flags: { listen: "nonsense" },
+    want: '64 Cannot use --listen "nonsense": it has no port, expected HOST:PORT (7835 is the Curators\' port)',
+  },
+  { flags: { listen: "192.0.2.10" }, want: "accepted" },
+  { flags: { listen: "curator.example:7835" }, want: "accepted" },
+  {
+    flags: { "cluster-net": "0.0.0.0/0", insecure: "true", cert: "x" },
+    want: "64 Cannot use --cert with --insecure: there is no TLS then",
+  },
   {
     flags: { insecure: "true", store: "etcd" },
     want: '64 Cannot use --store "etcd": expected sqlite or memory',
