@@ -137,12 +137,13 @@ class NodeSource implements KubernetesPodNetwork {
     const { least, most } = watchSeconds;
     const timeoutSeconds = Math.round(least + this.#clock.random() * (most - least));
     const startMs = this.#clock.nowMs();
+    const hasLasted = (): boolean => this.#clock.nowMs() - startMs >= shortWatchMs;
     const works = (): void => {
       this.#cut = 0;
-      this.#backoff.reset();
+      // What says a word at each try and ends must not be asked as fast as it can answer.
+      if (hasLasted()) this.#backoff.reset();
       this.#wayIs([]);
     };
-    const hasLasted = (): boolean => this.#clock.nowMs() - startMs >= shortWatchMs;
     const options = {
       resourceVersion: this.#resourceVersion,
       timeoutSeconds,
@@ -162,7 +163,8 @@ class NodeSource implements KubernetesPodNetwork {
       throw error;
     }
     if (signal.aborted) return;
-    if (heard || hasLasted()) return works();
+    if (hasLasted()) return works();
+    if (heard) return await this.#clock.sleep(this.#backoff.next(), signal);
     throw new StreamLostError(
       `Cannot watch Kubernetes Node ${quote(this.#name)}: the stream ends as soon as it is open, expected it to last ${timeoutSeconds} s`,
     );

@@ -344,6 +344,45 @@ describe("kubernetesPodNetwork()", () => {
     await reports(source);
   });
 
+  test.each([
+    {
+      end: "ends it as agreed",
+      endIt: () => api.endWatches(),
+      requests: ["list", "watch", "watch", "watch", "watch"],
+      afterwards: [],
+    },
+    {
+      end: "cuts it",
+      endIt: () => api.cut(),
+      requests: ["list", "watch", "list", "watch", "list", "watch", "list", "watch"],
+      afterwards: [500],
+    },
+  ])(
+    "does not hurry when something says a word on every watch and $end",
+    async ({ endIt, requests, afterwards }) => {
+      api.put("n1", one);
+      clock.nextRandom = 0.999;
+      const source = await start();
+      for (let tries = 1; tries <= 3; tries++) {
+        await watched();
+        api.put("n1", [`10.192.${tries}.0/24`]);
+        await gives(source, [`10.192.${tries}.0/24`]);
+        endIt();
+        await backedOff(tries);
+        await clock.advance(tries === 3 ? 1_998 : 999);
+      }
+      await watched();
+      expect(waits()).toEqual([500, 999, 1998]);
+      expect(api.requests.map(({ verb }) => verb)).toEqual([...requests]);
+      // What it said was news all the same, and one that lasts makes the next one quick again.
+      await reports(source);
+      await clock.advance(5_000);
+      endIt();
+      await waitFor(() => api.requests.length > requests.length || waits().length > 3, "another try");
+      expect(waits().slice(3)).toEqual([...afterwards]);
+    },
+  );
+
   test("takes a token that rotates in its file, and says which one is refused", async () => {
     api.put("n1", one);
     const old = api.token("alice");
