@@ -17,6 +17,7 @@ import { createHost, type LinuxHost } from "../../src/host/host.ts";
 import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { FakeHost, FakeMemory } from "../fakes/host.ts";
+import { long } from "../lab/long.ts";
 import { waitFor } from "../lab/wait.ts";
 import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
 import { withDirectory } from "./temporary.ts";
@@ -851,68 +852,72 @@ function drift(fake: FakeHost, random: () => number): void {
 }
 
 const firstSeed = Number(Bun.env["CLUSTERNET_TEST_SEED"] ?? Math.floor(Math.random() * 1_000_000));
-const walks = Bun.env["CLUSTERNET_TEST_LONG"] === "1" ? 400 : 40;
+const walks = long ? 400 : 40;
 
-test(`any way through meshes, failures and drift ends at exactly the last mesh (CLUSTERNET_TEST_SEED=${firstSeed})`, async () => {
-  for (let seed = firstSeed; seed < firstSeed + walks; seed++) {
-    const random = randomFrom(seed);
-    let wanted = anyWanted(random);
-    await withBench(async ({ fake, memory, restarted, host: first }) => {
-      let host = first;
-      let silently = false;
-      for (let turn = 0; turn < 25; turn++) {
-        fake.fate = (command) => {
-          if (command.includes("cnprobe") || random() > 0.1) return "done";
-          return random() < 0.5 ? "refused" : "done but failed";
-        };
-        if (random() < 0.2) fake.takenPorts.add(7839);
-        else fake.takenPorts.clear();
-        fake.beside = () => {
-          if (random() > 0.04) return;
-          drift(fake, random);
-          host.invalidate();
-        };
-        await host.apply(wanted);
-        fake.beside = () => {};
-        if (random() < 0.4) {
-          drift(fake, random);
-          // The kernel tells nothing of peers: that is found at the next reading, whatever is done before.
-          silently ||= random() < 0.3;
-          if (!silently) host.invalidate();
+test(
+  `any way through meshes, failures and drift ends at exactly the last mesh (CLUSTERNET_TEST_SEED=${firstSeed})`,
+  async () => {
+    for (let seed = firstSeed; seed < firstSeed + walks; seed++) {
+      const random = randomFrom(seed);
+      let wanted = anyWanted(random);
+      await withBench(async ({ fake, memory, restarted, host: first }) => {
+        let host = first;
+        let silently = false;
+        for (let turn = 0; turn < 25; turn++) {
+          fake.fate = (command) => {
+            if (command.includes("cnprobe") || random() > 0.1) return "done";
+            return random() < 0.5 ? "refused" : "done but failed";
+          };
+          if (random() < 0.2) fake.takenPorts.add(7839);
+          else fake.takenPorts.clear();
+          fake.beside = () => {
+            if (random() > 0.04) return;
+            drift(fake, random);
+            host.invalidate();
+          };
+          await host.apply(wanted);
+          fake.beside = () => {};
+          if (random() < 0.4) {
+            drift(fake, random);
+            // The kernel tells nothing of peers: that is found at the next reading, whatever is done before.
+            silently ||= random() < 0.3;
+            if (!silently) host.invalidate();
+          }
+          // Whoever asks for the status reads the host as well.
+          if (random() < 0.2) await host.read().catch(() => undefined);
+          if (silently && random() < 0.5) {
+            host.invalidate();
+            silently = false;
+          }
+          if (random() < 0.1 && !fake.links.has("renamed")) host = restarted();
+          if (random() < 0.7) wanted = anyWanted(random);
         }
-        // Whoever asks for the status reads the host as well.
-        if (random() < 0.2) await host.read().catch(() => undefined);
-        if (silently && random() < 0.5) {
-          host.invalidate();
-          silently = false;
-        }
-        if (random() < 0.1 && !fake.links.has("renamed")) host = restarted();
-        if (random() < 0.7) wanted = anyWanted(random);
-      }
-      fake.fate = () => "done";
-      fake.takenPorts.clear();
-      wanted = { ...wanted, exact: true };
-      // Every hint was heard, so nobody has to say that the host may be another, but for what made none.
-      if (silently) host.invalidate();
-      const result = await host.apply(wanted);
-      const shown = { seed, complete: result.complete, problems: result.problems, host: fake.show() };
-      expect(shown).toEqual({ seed, complete: true, problems: [], host: await shownWhenDone(wanted) });
-      fake.changes.length = 0;
-      host.invalidate();
-      await host.apply(wanted);
-      expect({ seed, again: fake.changes }).toEqual({ seed, again: [] });
-      // Three more changes by the model alone, which must not have gone astray.
-      for (let turn = 0; turn < 3; turn++) {
-        wanted = { ...anyWanted(random), exact: true };
+        fake.fate = () => "done";
+        fake.takenPorts.clear();
+        wanted = { ...wanted, exact: true };
+        // Every hint was heard, so nobody has to say that the host may be another, but for what made none.
+        if (silently) host.invalidate();
+        const result = await host.apply(wanted);
+        const shown = { seed, complete: result.complete, problems: result.problems, host: fake.show() };
+        expect(shown).toEqual({ seed, complete: true, problems: [], host: await shownWhenDone(wanted) });
+        fake.changes.length = 0;
+        host.invalidate();
         await host.apply(wanted);
-      }
-      expect({ seed, host: fake.show() }).toEqual({ seed, host: await shownWhenDone(wanted) });
-      await host.down(wanted);
-      expect({ seed, host: fake.show(), left: memory.current.loopbackAddresses }).toEqual({
-        seed,
-        host: new FakeHost().show(),
-        left: [],
+        expect({ seed, again: fake.changes }).toEqual({ seed, again: [] });
+        // Three more changes by the model alone, which must not have gone astray.
+        for (let turn = 0; turn < 3; turn++) {
+          wanted = { ...anyWanted(random), exact: true };
+          await host.apply(wanted);
+        }
+        expect({ seed, host: fake.show() }).toEqual({ seed, host: await shownWhenDone(wanted) });
+        await host.down(wanted);
+        expect({ seed, host: fake.show(), left: memory.current.loopbackAddresses }).toEqual({
+          seed,
+          host: new FakeHost().show(),
+          left: [],
+        });
       });
-    });
-  }
-}, 60_000);
+    }
+  },
+  walks * 1_500,
+);

@@ -10,12 +10,13 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { binary, root } from "../../scripts/paths.ts";
 import { recordFault } from "../lab/fault-table.ts";
+import { long } from "../lab/long.ts";
 
 /** For the whole guest; also the limit of the call. */
 const limitSeconds = 480;
 
 /** Nodes that come and go in one of the checks: at full size that alone takes minutes in emulation. */
-const crowdSize = process.env["CLUSTERNET_TEST_LONG"] === "1" ? 200 : 50;
+const crowdSize = long ? 200 : 50;
 
 /** In the order in which they run. */
 const checks = [
