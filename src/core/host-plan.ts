@@ -17,6 +17,7 @@ import {
   routeMetric,
   routeProtocol,
   type EndpointMemory,
+  type Owned,
   type PeerChange,
   type Remembered,
   type SeenHost,
@@ -87,25 +88,21 @@ export interface DownWanted extends Pick<WantedHost, "interfaceName" | "clusterN
  * `down`: takes away what is ours. The guards go last: until then no packet for ClusterNet leaves unencrypted.
  * Nothing of ours there: no step.
  */
-export function planDown(
-  wanted: DownWanted,
-  seen: SeenHost,
-  remembered: Omit<Remembered, "endpoints" | "formerPeers" | "held" | "unsure">,
-): HostPlan {
+export function planDown(wanted: DownWanted, seen: SeenHost, owned: Owned): HostPlan {
   const draft = new Draft(
     { ...wanted, listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true },
     seen,
   );
   const link = seen.interface;
   const problems: Problem[] = [];
-  if (link !== undefined && isOurs(link, seen, wanted.publicKey, remembered)) {
+  if (link !== undefined && isOurs(link, seen, wanted.publicKey, owned)) {
     draft.take({ kind: "delete-link", name: link.name });
   } else if (link !== undefined || seen.foreignLink !== undefined) {
     problems.push(foreignProblem(wanted.interfaceName, seen));
   }
-  removeLoopback(draft, remembered, new Set());
+  removeLoopback(draft, owned, new Set());
   const networks = new Map(
-    [...wanted.clusterNets, ...remembered.formerClusterNets].map((network) => [network.text, network]),
+    [...wanted.clusterNets, ...owned.formerClusterNets].map((network) => [network.text, network]),
   );
   // The guard last: nothing else keeps packets from another way out.
   for (const network of networks.values()) {
@@ -134,14 +131,12 @@ class Draft {
   }
 }
 
-type Ownership = Pick<Remembered, "ourKeys">;
-
 /** Ours by C4.11, an interface without any key left aside. */
 function isOurs(
   link: SeenInterface,
   seen: SeenHost,
   publicKey: PublicKey | undefined,
-  { ourKeys }: Ownership,
+  { ourKeys }: Pick<Owned, "ourKeys">,
 ): boolean {
   if (link.publicKey !== undefined && (link.publicKey === publicKey || ourKeys.has(link.publicKey))) {
     return true;
@@ -156,13 +151,13 @@ function isOurs(
 export function foreignInterface(
   wanted: Pick<WantedHost, "interfaceName"> & Partial<Pick<WantedHost, "publicKey">>,
   seen: SeenHost,
-  remembered: Ownership,
+  owned: Pick<Owned, "ourKeys">,
 ): Problem | undefined {
   const link = seen.interface;
   if (seen.foreignLink !== undefined) return foreignProblem(wanted.interfaceName, seen);
   // A link of another name that is not ours is nobody's business here.
   if (link === undefined || link.name !== wanted.interfaceName) return undefined;
-  if (link.publicKey === undefined || isOurs(link, seen, wanted.publicKey, remembered)) return undefined;
+  if (link.publicKey === undefined || isOurs(link, seen, wanted.publicKey, owned)) return undefined;
   return foreignProblem(wanted.interfaceName, seen);
 }
 
@@ -219,7 +214,7 @@ function planInterface(draft: Draft, remembered: Remembered): void {
 }
 
 /** A link of another name is named back only when it has our key: its index alone may have been given anew. */
-function isRenamed(link: SeenInterface, { wanted }: Draft, { ourKeys }: Ownership): boolean {
+function isRenamed(link: SeenInterface, { wanted }: Draft, { ourKeys }: Pick<Owned, "ourKeys">): boolean {
   return link.publicKey !== undefined && (link.publicKey === wanted.publicKey || ourKeys.has(link.publicKey));
 }
 
@@ -447,7 +442,7 @@ function foreignRoute(name: string, route: SeenRoute): Problem {
 
 function removeLoopback(
   draft: Draft,
-  { addedLoopback }: Pick<Remembered, "addedLoopback">,
+  { addedLoopback }: Pick<Owned, "addedLoopback">,
   keep: ReadonlySet<string>,
 ): void {
   for (const text of draft.seen.loopback) {

@@ -91,14 +91,18 @@ export interface SeenHost {
   readonly addresses: ReadonlySet<string>;
 }
 
-/** What this program remembers of before: from the state file and from its own last runs. */
-export interface Remembered {
+/** What on a host is ours, by what is remembered of earlier runs. */
+export interface Owned {
   /** Loopback addresses that this program added in this boot. */
   readonly addedLoopback: ReadonlySet<string>;
   /** Public keys that files of ours name; an interface that has one of them is ours (C4.11). */
   readonly ourKeys: ReadonlySet<PublicKey>;
   /** ClusterNets of earlier runs that are no longer wanted. */
   readonly formerClusterNets: readonly Prefix[];
+}
+
+/** What this program remembers of before: from the state file and from its own last runs. */
+export interface Remembered extends Owned {
   /**
    * Keys of peers that this program itself wanted since it started. When one is no longer wanted, that was decided (a
    * tombstone, a changed key), so it goes even while a picture is not full; other unwanted peers then stay (C4.8).

@@ -9,7 +9,7 @@ import { parsePrivateKey, type PublicKey } from "../../src/core/key.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { parseWgConfig, renderEndpoint } from "../../src/core/wg-config.ts";
 import { CommandError } from "../../src/errors.ts";
-import type { HostMemory, HostRemembers } from "../../src/host/host.ts";
+import type { HostMemory, HostRemembers } from "../../src/host/ownership.ts";
 import type { RunCommand } from "../../src/host/command.ts";
 
 interface FakePeer {
