@@ -21,7 +21,7 @@ import { isAnnounced, type Announcement } from "./core/announcement.ts";
 import type { Node, NodeId } from "./core/node.ts";
 import type { Address } from "./core/prefix.ts";
 import { isRemoved, removedProblem, type CuratorConnection } from "./curator/connection.ts";
-import { CuratorError, messageOf } from "./errors.ts";
+import { CuratorError, describeInLine } from "./errors.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
 import type { ProblemLog } from "./problem-log.ts";
@@ -342,7 +342,7 @@ export class Push {
     problems.replace("push", [
       isRemoved(error)
         ? removedProblem(this.#settings.self)
-        : { kind: "announce-refused", nodeId: this.#settings.self, message: messageOf(error) },
+        : { kind: "announce-refused", nodeId: this.#settings.self, message: describeInLine(error) },
     ]);
     if (!(error instanceof CuratorError) || error.code !== failedPrecondition) {
       this.#missingStatusSinceMs = undefined;

@@ -12,7 +12,7 @@ import { isLoopbackCurator, type LeaderAnswer, leaderAddress, type NamedCurator 
 import { asNodeId, type NodeId } from "../core/node.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
-import { CuratorError, messageOf } from "../errors.ts";
+import { CuratorError, describeInLine } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import { type CuratorConnection, isRemoved, removedProblem } from "./connection.ts";
 import { Handoff } from "./handoff.ts";
@@ -163,7 +163,7 @@ class Follower implements CuratorFollower {
           !removed && {
             unreachable: {
               kind: "curator-unreachable",
-              message: others.map(({ reason }) => reason).join("; "),
+              message: describeFailures(others),
             },
           }),
       });
@@ -335,7 +335,7 @@ class Follower implements CuratorFollower {
     if (untrusted !== undefined) {
       const { address, error } = untrusted;
       if (isUntrusted(error)) {
-        this.#told.untrusted.set(address, { kind: "curator-untrusted", message: messageOf(error) });
+        this.#told.untrusted.set(address, { kind: "curator-untrusted", message: describeInLine(error) });
       } else this.#told.untrusted.delete(address);
     }
     const { unreachable, removed, tooLarge } = this.#told;
@@ -373,6 +373,14 @@ interface Round {
   readonly served?: Session;
   /** Why each address did not serve; of one that served only that this node was removed meanwhile. */
   readonly failures: readonly Failure[];
+}
+
+/** All of them in one line, and each hint once, however many Curators it is for. */
+function describeFailures(failures: readonly Failure[]): string {
+  const hints = failures.flatMap(({ error }) =>
+    error instanceof CuratorError && error.hint !== undefined ? [`hint: ${error.hint}`] : [],
+  );
+  return [...failures.map(({ reason }) => reason), ...new Set(hints)].join("; ");
 }
 
 function isUntrusted(error: unknown): boolean {

@@ -18,11 +18,12 @@ import { curatorHost } from "../core/curators.ts";
 import type { NodeId } from "../core/node.ts";
 import { containsAddress, decodeAddress, type Prefix } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
-import { CuratorError, messageOf } from "../errors.ts";
+import { ClusternetError, CuratorError, messageOf } from "../errors.ts";
 import { CuratorDefinition, CuratorLocalDefinition } from "../gen/curator.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
 import { type CuratorConnection, maxEventBytes } from "./connection.ts";
 import { NodeCredentials, type UntrustedError } from "./tls.ts";
+import { describeUnreachable } from "./unreachable.ts";
 import { decodeWatchEvent, encodeAnnouncement, encodeStatusReport } from "./wire.ts";
 
 /** Below 1 s the real Curator answers GOAWAY. */
@@ -83,13 +84,20 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
   if (secure === undefined) metadata.set("clusternet-node-id", options.nodeId);
   const client = createClient(CuratorDefinition, channel, { "*": { metadata } });
   const local = createClient(CuratorLocalDefinition, channel, { "*": { metadata } });
-  const wrap = (doing: string, error: unknown): CuratorError => {
+  const wrap = async (doing: string, error: unknown, startedMs: number): Promise<CuratorError> => {
     if (error instanceof CuratorError) return error;
     const refusal = secure?.refusal;
     // Connections are tried again behind our back, so the last refusal need not be what this call failed of.
-    return refusal !== undefined && messageOf(error).includes(`${refusal.name}: `)
-      ? untrusted(address, refusal)
-      : wrapError(doing, error);
+    if (refusal !== undefined && messageOf(error).includes(`${refusal.name}: `))
+      return untrusted(address, refusal);
+    // Not from the other side: a message that could not be encoded, or a bug.
+    if (!(error instanceof ClientError)) return curatorError(doing, Status.INTERNAL, messageOf(error), error);
+    const reason = noConnection(error.details);
+    // The ClientError is not kept as cause: it says the same again, with the Curator's text as it came, terminal
+    // escapes and all.
+    return reason === undefined
+      ? curatorError(doing, error.code, error.details)
+      : await unreachable(address, reason, performance.now() - startedMs);
   };
   const answered = (
     doing: string,
@@ -116,6 +124,7 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
     async *watchNodes(signal, onHeaders) {
       await Promise.race([requireOutside(), aborted(signal)]);
       if (signal.aborted) return;
+      const startedMs = performance.now();
       try {
         const events = client.watch(
           { kind: { $case: "nodesInCluster", nodesInCluster: {} } },
@@ -124,18 +133,19 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
         for await (const event of events) yield decodeWatchEvent(event, options.nodeId);
       } catch (error) {
         if (signal.aborted) return;
-        throw wrap(`watch nodes at Curator "${address}"`, error);
+        throw await wrap(`watch nodes at Curator "${address}"`, error, startedMs);
       }
     },
 
     async *watchLeader(signal) {
       await Promise.race([requireOutside(), aborted(signal)]);
       if (signal.aborted) return;
+      const startedMs = performance.now();
       try {
         yield* local.getCurrentLeader({}, { signal });
       } catch (error) {
         if (signal.aborted) return;
-        throw wrap(`ask Curator "${address}" for the leader`, error);
+        throw await wrap(`ask Curator "${address}" for the leader`, error, startedMs);
       }
     },
 
@@ -179,19 +189,15 @@ async function refuseInside(address: string, clusterNets: readonly Prefix[]): Pr
 }
 
 async function resolveHost(address: string, host: string): Promise<readonly string[]> {
-  const doing = `resolve the name of Curator "${address}"`;
+  const startedMs = performance.now();
   const limit = Promise.withResolvers<never>();
-  const timer = setTimeout(
-    () =>
-      limit.reject(curatorError(doing, Status.DEADLINE_EXCEEDED, `no answer within ${connectMs / 1000} s`)),
-    connectMs,
-  );
+  const timer = setTimeout(() => limit.reject(new ClusternetError("EAI_AGAIN: it took too long")), connectMs);
   try {
     // It cannot be stopped: one that hangs goes on behind our back, and its answer is for nobody.
     const found = await Promise.race([lookup(host, { all: true }), limit.promise]);
     return found.map(({ address }) => address);
   } catch (error) {
-    throw error instanceof CuratorError ? error : curatorError(doing, Status.UNAVAILABLE, messageOf(error));
+    throw await unreachable(address, messageOf(error), performance.now() - startedMs);
   } finally {
     clearTimeout(timer);
   }
@@ -202,14 +208,15 @@ async function withLimit(
   doing: string,
   signal: AbortSignal,
   run: (signal: AbortSignal) => Promise<unknown>,
-  wrap: (doing: string, error: unknown) => CuratorError,
+  wrap: (doing: string, error: unknown, startedMs: number) => Promise<CuratorError>,
 ): Promise<void> {
+  const startedMs = performance.now();
   const limit = AbortSignal.timeout(answerMs);
   try {
     await run(AbortSignal.any([signal, limit]));
   } catch (error) {
     if (signal.aborted) throw curatorError(doing, Status.CANCELLED, "stopped by this program");
-    if (!limit.aborted) throw wrap(doing, error);
+    if (!limit.aborted) throw await wrap(doing, error, startedMs);
     throw curatorError(doing, Status.DEADLINE_EXCEEDED, `no answer within ${answerMs / 1000} s`);
   }
 }
@@ -223,23 +230,21 @@ function untrusted(address: string, refusal: UntrustedError): CuratorError {
   });
 }
 
-function wrapError(doing: string, error: unknown): CuratorError {
-  // Not from the other side: a message that could not be encoded, or a bug.
-  if (!(error instanceof ClientError)) return curatorError(doing, Status.INTERNAL, messageOf(error), error);
-  // What grpc-js wraps around the reason says nothing more. The ClientError is not kept as cause: it says the same
-  // again, with the Curator's text as it came, terminal escapes and all.
-  const reason = /^No connection established\. Last error: (?:\w*Error: )?(.*)\. Resolution note: .*$/s.exec(
-    error.details,
-  );
-  return curatorError(doing, error.code, withoutAddress(reason?.[1] ?? error.details, doing));
+/** Why no connection came about; undefined for an error of a call over one. What grpc-js wraps around it says nothing more. */
+function noConnection(details: string): string | undefined {
+  const wrapped = /^No connection established\. Last error: (?:\w*Error: )?(.*)\. Resolution note: .*$/s;
+  return wrapped.exec(details)?.[1] ?? (details.startsWith("Name resolution failed") ? details : undefined);
 }
 
-/** "connect ECONNREFUSED 192.0.2.1:7835" without the address, where that is the one that `doing` names. */
-function withoutAddress(details: string, doing: string): string {
-  const address = /^connect \w+ (\S+)$/.exec(details)?.[1];
-  return address !== undefined && doing.includes(`"${address}"`)
-    ? details.slice(0, -address.length - 1)
-    : details;
+/** No word was spoken with the Curator. */
+async function unreachable(address: string, details: string, tookMs: number): Promise<CuratorError> {
+  const { reason, hint } = await describeUnreachable(address, details, tookMs);
+  const shown = shownDetailsOf(reason);
+  return new CuratorError(`Cannot reach Curator "${address}": ${shown}`, {
+    code: Status.UNAVAILABLE,
+    details: shown,
+    ...(hint !== undefined && { hint }),
+  });
 }
 
 /** Longest error text of a Curator that is shown; ours names a node of up to 253 characters twice. */
@@ -247,14 +252,18 @@ const shownDetails = 1_000;
 
 function curatorError(doing: string, code: Status, details: string, cause?: unknown): CuratorError {
   const hint = hints[code];
-  // Quoted only to make it harmless: the quotes themselves would be noise.
-  const shown = quote(details, shownDetails).replace(/^"|"$/g, "").replaceAll('\\"', '"');
+  const shown = shownDetailsOf(details);
   return new CuratorError(`Cannot ${doing}: ${Status[code] ?? `code ${String(code)}`}: ${shown}`, {
     code,
     details: shown,
     ...(cause !== undefined && { cause }),
     ...(hint !== undefined && { hint }),
   });
+}
+
+/** Quoted only to make it harmless: the quotes themselves would be noise. */
+function shownDetailsOf(details: string): string {
+  return quote(details, shownDetails).replace(/^"|"$/g, "").replaceAll('\\"', '"');
 }
 
 const hints: Readonly<Partial<Record<Status, string>>> = {

@@ -283,7 +283,12 @@ const notOfOurCa = "its certificate is not signed by the CA of the kubeconfig";
 /** What Bun's fetch says by a code, in words. */
 const reasons: Readonly<Record<string, string>> = {
   ECONNREFUSED: "connection refused",
+  ENETUNREACH: "this host has no route to it",
+  EHOSTUNREACH: "no machine answers at that address",
   ENOTFOUND: "its name is not known",
+  EAI_AGAIN: "no name server answers",
+  EPROTO: "what answers there does not speak TLS",
+  Malformed_HTTP_Response: "what answers there does not speak HTTP",
   ECONNRESET: "the connection was closed",
   CERT_HAS_EXPIRED: "its certificate has expired",
   CERT_NOT_YET_VALID: "its certificate is not valid yet",

@@ -407,6 +407,20 @@ describe("a stream that ends", () => {
     expect(run.curators.connected.length).toBeLessThan(14);
   });
 
+  test("tells what to do when no Curator can be reached, once for all that fail alike", async () => {
+    const hints = ["Is it up?", "Check the name", "Is it up?"];
+    const addresses = ["a:1", "b:2", "c:3"];
+    await using run = new Run((stream) => {
+      const { address } = stream;
+      const hint = hints[addresses.indexOf(address)] ?? "";
+      stream.end(new CuratorError(`Cannot reach Curator "${address}"`, { code: 14, hint }));
+    }, addresses);
+    await run.settle();
+    expect(run.problems).toEqual([
+      'curator-unreachable: Cannot reach Curator "a:1"; Cannot reach Curator "b:2"; Cannot reach Curator "c:3"; hint: Is it up?; hint: Check the name',
+    ]);
+  });
+
   test("tells that no Curator can be reached, why, and when that is over", async () => {
     await using run = new Run(
       (stream) => stream.end(unavailable(stream.address, `no ${stream.address}`)),

@@ -153,6 +153,37 @@ test("a full disk behind stdout is said, with status 1", async () => {
   ]);
 });
 
+test("of each Curator that cannot be reached it is said what was found there, and what to do", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  await host.sh("ip link set lo up");
+  await host.sh("ip route add unreachable 2001:db8::/32");
+  const curators = ["127.0.0.1:1", "203.0.113.5", "[2001:db8::5]", "curator.invalid"];
+  const { exit, stderr } = await clusternet(
+    [
+      "run",
+      ..."--insecure --insecure-anywhere --node-id a --wireguard userspace --external-address 192.0.2.1".split(
+        " ",
+      ),
+      ..."--once --dry-run --timeout 2 --data-dir".split(" "),
+      join(host.directory, "data"),
+      ...curators.flatMap((each) => ["--curator", each]),
+    ],
+    { inside: host },
+  );
+  expect(exit).toBe(75);
+  for (const each of [
+    'Cannot reach Curator "127.0.0.1:1": connection refused',
+    'Cannot reach Curator "203.0.113.5:7835": this host has no route to it',
+    'Cannot reach Curator "[2001:db8::5]:7835": this host has no route to it',
+    'Cannot reach Curator "curator.invalid:7835": no name server answers',
+    "hint: Does a Curator run there, on this address and port, and does no firewall refuse it?",
+    "hint: Check the network of this host, and the address: `ip route get 203.0.113.5` shows the way",
+  ]) {
+    expect(stderr).toContain(each);
+  }
+}, 30_000);
+
 test.each(["SIGTERM", "SIGINT"] as const)(
   "%s ends the Curator with status 0, and its log is JSON lines",
   async (signal) => {
