@@ -2,13 +2,14 @@
  * The Curator's store in one SQLite file, `curator.db`.
  *
  * Durable: WAL with synchronous=FULL, so a commit that returned survives a power loss. A file that is damaged,
- * not ours, or of a newer version is never written to: SettingsError (exit 78), and it stays as it is.
+ * not ours, or of a newer version is never written to: SettingsError (exit 78), and it stays as it is. The same error
+ * says so when only the way to it is blocked.
  *
  * SQLite goes on writing into a file that was deleted or replaced, without a word. So the names are compared with
  * what was opened around each commit: a database that is gone is made anew with everything in it, and one that somebody
  * put in its place is left alone, and nothing is kept until it is gone or this program starts with it.
  */
-import { constants, Database } from "bun:sqlite";
+import { constants, Database, SQLiteError } from "bun:sqlite";
 import { closeSync, fsyncSync, linkSync, lstatSync, openSync, rmSync } from "node:fs";
 import { dirname } from "node:path";
 import * as v from "valibot";
@@ -66,7 +67,7 @@ function openFile(path: string): OpenFile {
     return new OpenFile(database, path);
   } catch (error) {
     database?.close();
-    throw error instanceof ClusternetError ? error : damaged(path, error);
+    throw error instanceof ClusternetError ? error : unusable(path, error);
   }
 }
 
@@ -133,6 +134,20 @@ function readNumber(database: Database, sql: string): number {
   return Number(Object.values(database.query<object, []>(sql).get() ?? {})[0]);
 }
 
+/**
+ * Only what SQLite says of the content makes the file damaged: on a full disk, or while another program holds it, it is
+ * good, and whoever moved it away would let removed nodes in again.
+ */
+function unusable(path: string, cause: unknown): SettingsError {
+  if (!(cause instanceof SQLiteError) || /^SQLITE_(CORRUPT|NOTADB)/.test(cause.code ?? "")) {
+    return damaged(path, cause);
+  }
+  return new SettingsError(`Cannot use database "${path}": ${messageOf(cause)}`, {
+    cause,
+    hint: "Look for a full or read-only disk, a missing permission, or another program that holds the file, and start again: it was left as it is",
+  });
+}
+
 function damaged(path: string, cause: unknown): SettingsError {
   return new SettingsError(`Cannot use database "${path}": it is damaged or no database`, {
     cause,
@@ -158,7 +173,7 @@ class SqliteStore implements NodeStore {
     try {
       return this.#file.load();
     } catch (error) {
-      throw damaged(this.#path, error);
+      throw unusable(this.#path, error);
     }
   }
 

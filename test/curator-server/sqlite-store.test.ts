@@ -331,6 +331,51 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
     expect(readFileSync(path)).toEqual(before);
   });
 
+  test.each([
+    {
+      name: "that another program holds",
+      block: () => {
+        const other = new Database(path);
+        other.run("PRAGMA locking_mode = EXCLUSIVE");
+        other.run("CREATE TABLE other (x)");
+        return () => {
+          other.run("DROP TABLE other");
+          other.close();
+        };
+      },
+      found: "database is locked",
+    },
+    {
+      name: "whose log cannot be made",
+      block: () => {
+        mkdirSync(`${path}-wal`);
+        return () => rmSync(`${path}-wal`, { recursive: true });
+      },
+      found: "unable to open database file",
+    },
+  ])("a good file $name is not called damaged, and used afterwards", ({ block, found }) => {
+    const first = openSqliteStore(path);
+    first.commit([{ kind: "remove", id: "a" as NodeId }], unasked);
+    first.close();
+    const unblock = block();
+    let thrown: unknown;
+    try {
+      openSqliteStore(path);
+    } catch (error) {
+      thrown = error;
+    } finally {
+      unblock();
+    }
+    expect(thrown).toBeInstanceOf(SettingsError);
+    expect(thrown).toMatchObject({
+      message: `Cannot use database "${path}": ${found}`,
+      hint: expect.stringMatching(/^Look for a full or read-only disk, /),
+    });
+    const again = openSqliteStore(path);
+    expect(again.load().removed).toEqual(new Set(["a" as NodeId]));
+    again.close();
+  });
+
   test("stored values that no Curator wrote", () => {
     const store = openSqliteStore(path);
     store.commit([{ kind: "put", node: node("a") }], unasked);
