@@ -162,6 +162,8 @@ class SqliteStore implements NodeStore {
   #file: OpenFile;
   /** Of the database that is ours, open or not. */
   #identity: string | undefined;
+  /** Another process may have the file by then: it must not be opened again, let alone filled. */
+  #closed = false;
 
   constructor(path: string, file: OpenFile) {
     this.#path = path;
@@ -188,6 +190,7 @@ class SqliteStore implements NodeStore {
   }
 
   ensure(whole: () => StoredState): Kept {
+    if (this.#closed) throw unwritten(this.#path, new Error("it is closed"));
     if (this.#file.isInPlace()) return "in-place";
     const found = identityOf(this.#path);
     if (found !== undefined && found !== this.#identity) {
@@ -223,6 +226,7 @@ class SqliteStore implements NodeStore {
   }
 
   close(): void {
+    this.#closed = true;
     this.#file.close();
   }
 }

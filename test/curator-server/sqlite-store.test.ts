@@ -251,6 +251,20 @@ describe("a database that is taken away while it is in use", () => {
     expect(readFileSync(`${path}-wal`, "utf8")).toBe("its log");
   });
 
+  test("a store that was closed writes nothing over what another one has kept since", () => {
+    const store = openSqliteStore(path);
+    store.close();
+    const next = openSqliteStore(path);
+    next.commit([{ kind: "remove", id: "a" as NodeId }], unasked);
+    const nothing = { nodes: [], keys: new Map(), removed: new Set<NodeId>(), allowed: new Set<NodeId>() };
+    expect(() => store.commit([{ kind: "remove", id: "b" as NodeId }], () => nothing)).toThrow(
+      /it is closed$/,
+    );
+    expect(() => store.ensure(() => nothing)).toThrow(/it is closed$/);
+    expect(next.load().removed).toEqual(new Set(["a" as NodeId]));
+    next.close();
+  });
+
   test("where no new one can be made it says so, and makes it once it can", () => {
     const store = openSqliteStore(path);
     rmSync(directory, { recursive: true });
