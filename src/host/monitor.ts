@@ -18,6 +18,8 @@ const spacingMs = 500;
 /** By then `ip monitor` listens, also on a busy machine: it takes some milliseconds. */
 const listenMs = 1_000;
 const restartBackoff: BackoffSchedule = { firstMs: 500, capMs: 30_000 };
+/** A program that has run so long has worked; one that ends sooner has not, whatever it has said. */
+const steadyMs = 5_000;
 
 export interface MonitorOptions {
   readonly follow: FollowCommand;
@@ -143,14 +145,13 @@ async function readMonitor(
   let told = false;
   while (!signal.aborted) {
     let reason = "it ended";
+    const startMs = clock.nowMs();
     const ended = new AbortController();
     const until = AbortSignal.any([signal, ended.signal]);
     // It does not tell when it listens, and of what came before that it says nothing.
     const listening = ringLater(bell, clock, until);
     try {
       for await (const line of follow(["ip", "-o", "monitor", "link", "address", "route"], signal)) {
-        backoff.reset();
-        told = false;
         bell.ring(hintOf(line, concern()));
       }
     } catch (error) {
@@ -159,6 +160,10 @@ async function readMonitor(
     ended.abort();
     await listening;
     if (signal.aborted) return;
+    if (clock.nowMs() - startMs >= steadyMs) {
+      backoff.reset();
+      told = false;
+    }
     if (!told) log.warn("Changes made by others are noticed late: ip monitor is started again", { reason });
     told = true;
     await clock.sleep(backoff.next(), signal);

@@ -515,4 +515,36 @@ describe("followHints()", () => {
     await loop;
     expect(hints).toHaveLength(4);
   });
+
+  test("starts a program that ends after a line ever more rarely, and says so once", async () => {
+    const clock = new FakeClock();
+    clock.nextRandom = 0.999;
+    const stop = new AbortController();
+    const warnings: string[] = [];
+    const log = { ...silentLogger, warn: (message: string) => void warnings.push(message) };
+    let lastsMs = 0;
+    let starts = 0;
+    const follow: FollowCommand = async function* (_argv, signal) {
+      starts++;
+      yield "2: clusternet: <UP> mtu 1420";
+      await clock.sleep(lastsMs, signal);
+      yield "2: clusternet: <UP> mtu 1420";
+    };
+    const loop = (async () => {
+      const hints = followHints({ follow, log, clock, concern: () => ours }, stop.signal);
+      for await (const hint of hints) expect(hint.mesh).toBe(true);
+    })();
+    const startsBy = async (ms: number): Promise<number> => {
+      await clock.advance(ms - clock.nowMs());
+      return starts;
+    };
+    expect([await startsBy(490), await startsBy(1_490), await startsBy(3_490)]).toEqual([1, 2, 3]);
+    expect(warnings).toHaveLength(1);
+    // One that works for a while is started again as soon as the first, and its end is news.
+    lastsMs = 60_000;
+    expect([await startsBy(3_510), await startsBy(63_490), await startsBy(64_010)]).toEqual([4, 4, 5]);
+    expect(warnings).toHaveLength(2);
+    stop.abort();
+    await loop;
+  });
 });
