@@ -5,6 +5,7 @@
  * a Curator client, the network to route into the mesh, a data directory, and two watched values: the local pod
  * prefixes and the status of the network with the external address. It runs until its signal aborts.
  */
+export type { ServiceOptions } from "./agent.ts";
 export { Value, type Clock, type Watched } from "./async.ts";
 export {
   createCurator,
@@ -24,7 +25,8 @@ export {
 } from "./kubernetes/node-source.ts";
 export { createLog, type LogFields, type Logger, type LogSettings, type RedactingLogger } from "./log.ts";
 export type { NetworkStatus, SourceState } from "./own.ts";
+export type { Preview } from "./preview.ts";
 export { Prefixes } from "./prefixes.ts";
-export { Service, type Preview, type ServiceOptions } from "./service.ts";
+export { Service } from "./service.ts";
 export type { Status } from "./status.ts";
 export type { CredentialFiles } from "./trust/credential-files.ts";

@@ -33,6 +33,9 @@ export interface SourceState {
 /** The state of a source that always knows. */
 export const alwaysAnswered: SourceState = { answered: true, problems: [] };
 
+/** What is missing of this node's own claims until its source has answered, in words. */
+export const sourceIsSilent = "the source of this node's pod prefixes has not answered";
+
 /** What of the run before this source may go on with until it has answered. */
 export function lastPodPrefixes(
   remembered: RememberedPodNetwork | undefined,

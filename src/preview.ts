@@ -1,0 +1,104 @@
+/**
+ * What a run would do now, without doing any of it (`--dry-run`).
+ */
+import type { Clock, Watched } from "./async.ts";
+import { keyPathOf, pathOf, type Agent } from "./agent.ts";
+import { renderStep } from "./core/host-commands.ts";
+import { privateKeyFromBytes, secretForms } from "./core/key.ts";
+import type { Problem } from "./core/problem.ts";
+import { renderWgConfig } from "./core/wg-config.ts";
+import { ClusternetError, exitStatus } from "./errors.ts";
+import { createRunCommand } from "./host/command.ts";
+import { readKeyFile } from "./host/key-file.ts";
+import { MeshFile } from "./host/mesh-file.ts";
+import { findFormerFiles } from "./host/state-file.ts";
+import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
+import { openKeyProblems } from "./trust/credentials.ts";
+import { createAgentHost, createUnderlay, learnKeyOf, recall, unlessItMayPass, wire } from "./wiring.ts";
+
+/** What a run would do (`--dry-run`). */
+export interface Preview {
+  /** The file of the mesh, the private key hidden. */
+  readonly text: string;
+  /** The commands of the steps, as they would be typed. */
+  readonly commands: readonly string[];
+  readonly problems: readonly Problem[];
+}
+
+/**
+ * Waits for a full picture, and the source of the pod prefixes, and compares. Takes no place, makes no key (one that is
+ * missing is made up for the comparison), so it works beside a running agent. Throws ClusternetError with exit 75 when
+ * `timeoutMs` run out.
+ */
+export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortSignal): Promise<Preview> {
+  const { dataDirectory, interfaceName, wireguard, curator, log, clock } = agent;
+  const run = createRunCommand();
+  const found = await readKeyFile(keyPathOf(agent));
+  const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
+  for (const form of secretForms(key)) log.redact(form);
+  // A run would give these files its own name first.
+  const former = await findFormerFiles(dataDirectory, interfaceName);
+  const file = new MeshFile(pathOf(agent, "conf", former));
+  const last = await file.read(key.publicKey, { closeToOthers: false });
+  const memory = await recall(agent, { write: false, former });
+  const ourKeys = new Set([key.publicKey]);
+  learnKeyOf(last, ourKeys);
+  const host = createAgentHost(agent, run, { ourKeys, memory });
+  const seen = await unlessItMayPass(agent, host.read());
+  const underlay = createUnderlay(agent, run);
+  await underlay.read();
+  const { pull, own, ownSettings, sources } = wire(agent, { key, host, file, last, memory, seen, underlay });
+  await Promise.all([
+    pull.hear(timeoutMs, signal),
+    hearSource(sources.podNetworkState, timeoutMs, signal, clock),
+  ]);
+  own.set(readOwn(ownSettings, sources));
+  const { wanted, problems } = pull.wanted();
+  // As a run would: it writes the file first.
+  const planned = await host.plan({ ...wanted, configWritten: true });
+  const { listenPort, keepaliveSeconds } = wanted;
+  const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
+  // With "auto" and no interface only making a link would tell, and nothing is made here.
+  const implementation =
+    planned.seen?.interface?.implementation ?? (wireguard === "auto" ? "kernel" : wireguard);
+  const context = {
+    keyFile: keyPathOf(agent),
+    configFile: pathOf(agent, "conf"),
+    implementation,
+    plusAllowedIps: false,
+  };
+  return {
+    text: renderWgConfig({ listenPort, mesh: { peers: wanted.peers }, ...keepalive }, undefined),
+    commands: planned.done.map((step) => renderStep(step, context)),
+    problems: [
+      ...(last.kind === "none" ? [] : last.problems),
+      ...(curator.credentials === undefined ? [] : await openKeyProblems(curator.credentials.key)),
+      ...own.get().problems,
+      ...problems,
+      ...planned.problems,
+    ],
+  };
+}
+
+/** Waits until the source has said something. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */
+async function hearSource(
+  state: Watched<SourceState>,
+  timeoutMs: number,
+  signal: AbortSignal,
+  clock: Clock,
+): Promise<void> {
+  const heard = new AbortController();
+  const until = AbortSignal.any([signal, heard.signal]);
+  const late = clock.sleep(timeoutMs, until).then(() => heard.abort());
+  for await (const { answered } of state.watch(until)) if (answered) heard.abort();
+  await late;
+  const { answered, problems } = state.get();
+  if (answered || signal.aborted) return;
+  const reasons = [sourceIsSilent, ...problems.map(({ message }) => message)];
+  throw new ClusternetError(
+    `Cannot know this node's pod prefixes within ${timeoutMs / 1000} s: ${reasons.join("; ")}`,
+    {
+      exit: exitStatus.temporary,
+    },
+  );
+}

@@ -1,0 +1,124 @@
+/**
+ * What one run has opened: the place (lock), the key, the last file, the host as it is, and the loops made of them.
+ *
+ * Opening changes nothing that is right already, and the Curator is called meanwhile. What keeps the agent from starting
+ * is thrown before anything was changed.
+ */
+import { begin } from "./async.ts";
+import { keyPathOf, pathOf, type Agent } from "./agent.ts";
+import { secretForms, type PrivateKey } from "./core/key.ts";
+import { describeError, messageOf } from "./errors.ts";
+import { createRunCommand } from "./host/command.ts";
+import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
+import type { LinuxHost } from "./host/host.ts";
+import { ensureKeyFile, readKeyFile } from "./host/key-file.ts";
+import { acquireLocks, type Locks } from "./host/lock.ts";
+import { MeshFile } from "./host/mesh-file.ts";
+import { adoptFormerFiles, type AgentMemory } from "./host/state-file.ts";
+import { chooseImplementation } from "./host/wireguard-go.ts";
+import { Housekeeping } from "./housekeeping.ts";
+import type { StatusHandlers } from "./status-socket.ts";
+import type { UnderlayFollower } from "./underlay.ts";
+import { version } from "./version.ts";
+import {
+  createAgentHost,
+  createUnderlay,
+  learnKeyOf,
+  recall,
+  unlessItMayPass,
+  wire,
+  type Wired,
+} from "./wiring.ts";
+
+/** Everything that one run has opened. */
+export interface Session extends Wired {
+  readonly startedAt: Date;
+  readonly key: PrivateKey;
+  readonly locks: Locks;
+  readonly host: LinuxHost;
+  readonly memory: AgentMemory;
+  readonly underlay: UnderlayFollower;
+  readonly housekeeping: Housekeeping;
+}
+
+/**
+ * Throws ClusternetError when the place is taken, the key cannot be used or the host has no WireGuard. The Curator is
+ * followed from here on, until `signal` aborts, so that its picture comes while this host is read.
+ */
+export async function openSession(
+  agent: Agent,
+  handlers: StatusHandlers,
+  signal: AbortSignal,
+): Promise<Session> {
+  const { dataDirectory, interfaceName, clusterNets, wireguard, curator, problems, log, clock } = agent;
+  const startedAt = clock.wallTime();
+  socketPath(dataDirectory, interfaceName);
+  await ensureDataDirectory(dataDirectory);
+  const locks = acquireLocks({
+    dataDirectory,
+    interfaceName,
+    clusterNets: clusterNets.map(({ text }) => text),
+  });
+  try {
+    const run = createRunCommand();
+    // Before a key is made: a host that cannot run this is left as it was.
+    if ((await readKeyFile(keyPathOf(agent))) === undefined) {
+      await unlessItMayPass(agent, chooseImplementation({ run, wireguard }));
+    }
+    const { key, made, problems: keyProblems } = await ensureKeyFile(keyPathOf(agent));
+    for (const form of secretForms(key)) log.redact(form);
+    if (made) log.info("Made a private key", { publicKey: key.publicKey });
+    await tidyDirectory(agent);
+    problems.replace("key", keyProblems);
+    const memory = await recall(agent, { write: true });
+    const events = begin(curator.follow(signal));
+    const ourKeys = new Set([key.publicKey]);
+    const host = createAgentHost(agent, run, { ourKeys, memory });
+    const file = new MeshFile(pathOf(agent, "conf"));
+    const underlay = createUnderlay(agent, run);
+    const [last, seenFirst] = await Promise.all([
+      file.read(key.publicKey),
+      unlessItMayPass(agent, host.readFirst()),
+      underlay.read(),
+    ]);
+    problems.replace("last-file", last.kind === "none" ? [] : last.problems);
+    const seen = learnKeyOf(last, ourKeys) ? await unlessItMayPass(agent, host.readFirst()) : seenFirst;
+    // An interface that is there tells what it uses; trying it out would make and delete a link. On a host that could
+    // not be read nothing is tried: the first apply does, and tries again.
+    const implementation =
+      seen === undefined
+        ? undefined
+        : (seen.interface?.implementation ??
+          (await unlessItMayPass(agent, chooseImplementation({ run, wireguard }))));
+    log.info("Agent starts", {
+      version,
+      node: agent.self,
+      publicKey: key.publicKey,
+      interface: interfaceName,
+      wireguard: implementation ?? "unknown yet",
+    });
+    const housekeeping = new Housekeeping(
+      { dataDirectory, interfaceName, key, credentials: curator.credentials, resyncMs: agent.resyncMs },
+      { locks, memory, handlers, problems, log, clock },
+    );
+    const wired = wire(agent, { key, host, file, last, memory, seen, underlay, events });
+    return { startedAt, key, locks, host, memory, housekeeping, underlay, ...wired };
+  } catch (error) {
+    locks.release();
+    throw error;
+  }
+}
+
+/** What a crash may have left goes; what a run with another --interface has left is gone on with. */
+async function tidyDirectory({ dataDirectory, interfaceName, log }: Agent): Promise<void> {
+  await removeLeftovers(dataDirectory).catch((error: unknown) => {
+    log.debug("Cannot remove what a crash may have left in the data directory", { error: messageOf(error) });
+  });
+  try {
+    const former = await adoptFormerFiles(dataDirectory, interfaceName);
+    if (former !== undefined) log.info("The interface has another name now", { former });
+  } catch (error) {
+    // A disk that cannot be written, say: the start goes on without.
+    log.warn(describeError(error));
+  }
+}
