@@ -15,6 +15,7 @@ import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { defaultCuratorDirectory } from "../checks.ts";
 import { judgeAnnouncement, judgeStatus, type AdmissionRules, type Standing } from "./admission.ts";
+import { CallerLog } from "./caller-log.ts";
 import { FanOut } from "./fan-out.ts";
 import { PrefixIndex } from "../core/prefix-index.ts";
 import { nodeCommandOf } from "../node-command.ts";
@@ -66,6 +67,8 @@ export const maxFormerKeys = 64;
 export class Registry {
   /** Whoever watches is served from here. */
   readonly fanOut: FanOut;
+  /** What callers do and are refused for. */
+  readonly callerLog: CallerLog;
   readonly #settings: RegistrySettings;
   readonly #nodes = new Map<NodeId, StoredNode>();
   readonly #keys: Map<string, NodeId>;
@@ -82,6 +85,7 @@ export class Registry {
   /** Throws SettingsError when the store cannot be read. */
   constructor(settings: RegistrySettings) {
     this.#settings = settings;
+    this.callerLog = new CallerLog(settings.log);
     const { nodes, keys, removed, allowed } = settings.store.load();
     this.#keys = new Map(keys);
     for (const [publicKey, id] of keys)
@@ -142,10 +146,9 @@ export class Registry {
         status: encodeStatus(admitted.timeless, reportedAtMs),
       });
       turn.effects.push(() => {
-        if (before === undefined) this.#settings.log.info("Node joined", { node: caller, externalAddress });
+        if (before === undefined) this.callerLog.info(caller, "Node joined", { externalAddress });
         else if (before.externalAddress !== externalAddress) {
-          this.#settings.log.info("External address changed", {
-            node: caller,
+          this.callerLog.info(caller, "External address changed", {
             externalAddress,
             before: before.externalAddress,
           });
@@ -318,10 +321,10 @@ export class Registry {
   }
 
   #logAnnouncement(before: StoredNode, now: Pick<StoredNode, "publicKey" | "prefixes">): void {
-    const fields = { node: before.id, publicKey: now.publicKey, prefixes: now.prefixes.length };
-    if (before.publicKey === "") this.#settings.log.info("Node announced itself", fields);
-    else if (before.publicKey === now.publicKey) this.#settings.log.info("Prefixes changed", fields);
-    else this.#settings.log.info("Public key changed", { ...fields, before: before.publicKey });
+    const fields = { publicKey: now.publicKey, prefixes: now.prefixes.length };
+    if (before.publicKey === "") this.callerLog.info(before.id, "Node announced itself", fields);
+    else if (before.publicKey === now.publicKey) this.callerLog.info(before.id, "Prefixes changed", fields);
+    else this.callerLog.info(before.id, "Public key changed", { ...fields, before: before.publicKey });
   }
 }
 

@@ -2,7 +2,7 @@
  * The gRPC services `Curator` and `CuratorLocal`: who calls, which call, and the answer in gRPC's terms.
  *
  * Everything that is decided, is decided in registry.ts and admission.ts. A refusal is logged once, and again only
- * when another one takes its place: agents try again for ever.
+ * when another one takes its place: agents try again for ever. A caller has only so many lines a minute (caller-log.ts).
  */
 import { Status } from "nice-grpc-common";
 import { ServerError, type CallContext, type ServiceImplementation } from "nice-grpc";
@@ -17,6 +17,7 @@ import {
 } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
+import type { CallerLog } from "./caller-log.ts";
 import type { Refusal } from "./refusal.ts";
 import type { Registry } from "./registry.ts";
 
@@ -56,13 +57,13 @@ export function curatorService(
   settings: ServiceSettings,
 ): ServiceImplementation<typeof servedCuratorDefinition> {
   const { registry, identify, log } = settings;
-  const refusals = new RefusalLog(log);
+  const refusals = new RefusalLog(registry.callerLog);
 
   const callerOf = (context: CallContext): NodeId => {
     const caller = identify(context);
     if (typeof caller === "string") return caller;
     // Without its port, which is another one at each try.
-    refusals.add(context.peer.replace(/:\d+$/, ""), "call", caller);
+    refusals.add({ address: context.peer.replace(/:\d+$/, "") }, "call", caller);
     throw serverError(caller);
   };
   const answer = (caller: NodeId, call: string, refusal: Refusal | undefined): Record<string, never> => {
@@ -157,24 +158,24 @@ const rememberedRefusals = 10_000;
 
 class RefusalLog {
   readonly #last = new Map<string, string>();
-  readonly #log: Logger;
+  readonly #log: CallerLog;
 
-  constructor(log: Logger) {
+  constructor(log: CallerLog) {
     this.#log = log;
   }
 
-  add(caller: string, call: string, { code, message }: Refusal): void {
-    const key = `${caller} ${call}`;
+  add(caller: NodeId | { readonly address: string }, call: string, { code, message }: Refusal): void {
+    const key = `${typeof caller === "string" ? caller : caller.address} ${call}`;
     if (this.#last.get(key) === message) return;
     for (const oldest of this.#last.keys()) {
       if (this.#last.size < rememberedRefusals) break;
       this.#last.delete(oldest);
     }
     this.#last.set(key, message);
-    this.#log.warn(message, { node: caller, call, status: Status[code] });
+    this.#log.warn(caller, message, { call, status: Status[code] });
   }
 
-  clear(caller: string, call: string): void {
+  clear(caller: NodeId, call: string): void {
     this.#last.delete(`${caller} ${call}`);
   }
 }

@@ -12,6 +12,7 @@ import { maxWatchesOfCaller } from "../../src/curator-server/service.ts";
 import { maxFormerKeys } from "../../src/curator-server/registry.ts";
 import { MemoryStore, type StoredNode } from "../../src/curator-server/store.ts";
 import { WatchEvent } from "../../src/gen/curator.ts";
+import type { LogFields } from "../../src/log.ts";
 import { waitFor } from "../lab/wait.ts";
 import {
   clientOf,
@@ -360,6 +361,32 @@ test("a refusal is logged once, however often an agent tries again, and again af
   await at.announce("a", keyOf(1), []);
   await at.announce("a", keyOf(1), ["10.1.0.0/16"]);
   expect(warnings.length).toBe(3);
+});
+
+test.each([
+  {
+    what: "is refused for two things in turn",
+    act: (at: TestCluster, turn: number) => at.announce("a", keyOf(1), [`10.${turn % 2}.0.0/16`]),
+  },
+  { what: "changes its key", act: (at: TestCluster, turn: number) => at.announce("a", keyOf(turn), []) },
+  {
+    what: "changes its prefixes",
+    act: (at: TestCluster, turn: number) => at.announce("a", keyOf(1), [`10.192.${turn}.0/24`]),
+  },
+  {
+    what: "changes its address",
+    act: (at: TestCluster, turn: number) => at.report("a", `192.0.2.${turn + 1}`),
+  },
+])("a node that $what for ever has 20 lines a minute in the log, and others have theirs", async ({ act }) => {
+  const lines: (string | undefined)[] = [];
+  const note = (_message: string, fields: LogFields = {}): void => void lines.push(String(fields["node"]));
+  const at = await cluster({ log: { debug() {}, error() {}, info: note, warn: note } });
+  await at.report("a", "192.0.2.1");
+  for (let turn = 0; turn < 50; turn++) await act(at, turn);
+  expect(lines).toEqual(Array(20).fill("a"));
+  await at.report("b", "192.0.2.99");
+  await at.announce("b", keyOf(99), ["10.0.0.0/8"]);
+  expect(lines.slice(20)).toEqual(["b", "b"]);
 });
 
 test("of a node that changes its key for ever the newest former ones are kept from others, over a restart too", async () => {

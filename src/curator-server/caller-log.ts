@@ -1,0 +1,74 @@
+/**
+ * The log of what callers do and are refused for: so many lines a minute for each.
+ *
+ * A node may change its address, its key and its prefixes as often as it likes, or be refused for one thing and
+ * another in turn: its lines must neither fill the disk nor bury those of others. Whoever cannot be told, and so could be
+ * anybody, shares one such budget with all of his kind. What is left out is counted, and told by the first line of
+ * anybody after that minute.
+ */
+import { systemClock, type Clock } from "../async.ts";
+import type { NodeId } from "../core/node.ts";
+import type { LogFields, Logger } from "../log.ts";
+
+/** More than a node in trouble has to say, each time anew. */
+const linesOfCaller = 20;
+const minuteMs = 60_000;
+/** Callers with a budget of their own; without TLS anybody can be as many as he likes. */
+const knownCallers = 10_000;
+
+/** The lines of one caller in the minute that began with the first of them. */
+interface Budget {
+  readonly sinceMs: number;
+  lines: number;
+  leftOut: number;
+}
+
+/** A log whose lines belong to callers. */
+export class CallerLog {
+  readonly #log: Logger;
+  readonly #clock: Pick<Clock, "nowMs">;
+  /** The oldest first; under "" that of all who have none of their own. */
+  readonly #budgets = new Map<NodeId | "", Budget>();
+
+  constructor(log: Logger, clock: Pick<Clock, "nowMs"> = systemClock) {
+    this.#log = log;
+    this.#clock = clock;
+  }
+
+  /** What a node has done. The line names it. */
+  info(node: NodeId, message: string, fields: LogFields): void {
+    if (this.#spend(node)) this.#log.info(message, { node, ...fields });
+  }
+
+  /** What a caller is refused for: a node, or an address from which nobody knows who calls. The line names it. */
+  warn(caller: NodeId | { readonly address: string }, message: string, fields: LogFields): void {
+    const isKnown = typeof caller === "string";
+    if (!this.#spend(isKnown ? caller : "")) return;
+    this.#log.warn(message, { node: isKnown ? caller : caller.address, ...fields });
+  }
+
+  #spend(caller: NodeId | ""): boolean {
+    this.#closeMinutes();
+    const name = this.#budgets.has(caller) || this.#budgets.size < knownCallers ? caller : "";
+    const budget = this.#budgets.get(name) ?? { sinceMs: this.#clock.nowMs(), lines: 0, leftOut: 0 };
+    this.#budgets.set(name, budget);
+    if (budget.lines >= linesOfCaller) {
+      budget.leftOut++;
+      return false;
+    }
+    budget.lines++;
+    return true;
+  }
+
+  #closeMinutes(): void {
+    for (const [name, { sinceMs, leftOut }] of this.#budgets) {
+      if (this.#clock.nowMs() - sinceMs < minuteMs) return;
+      this.#budgets.delete(name);
+      if (leftOut === 0) continue;
+      this.#log.warn("Lines of one minute were left out", {
+        node: name === "" ? undefined : name,
+        count: leftOut,
+      });
+    }
+  }
+}
