@@ -14,7 +14,15 @@ import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
-import { createAgentHost, createUnderlay, learnKeyOf, recall, unlessItMayPass, wire } from "./wiring.ts";
+import {
+  createAgentHost,
+  createUnderlay,
+  learnKeyOf,
+  recall,
+  unlessItMayPass,
+  wire,
+  type Wired,
+} from "./wiring.ts";
 
 /** What a run would do (`--dry-run`). */
 export interface Preview {
@@ -47,9 +55,10 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
   const seen = await unlessItMayPass(agent, host.read());
   const underlay = createUnderlay(agent, run);
   await underlay.read();
-  const { pull, own, ownSettings, sources } = wire(agent, { key, host, file, last, memory, seen, underlay });
+  const wired = wire(agent, { key, host, file, last, memory, seen, underlay });
+  const { pull, own, ownSettings, sources } = wired;
   await Promise.all([
-    pull.hear(timeoutMs, signal),
+    hearMesh(agent, wired, timeoutMs, signal),
     hearSource(sources.podNetworkState, timeoutMs, signal, clock),
   ]);
   own.set(readOwn(ownSettings, sources));
@@ -80,6 +89,44 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
   };
 }
 
+/** Waits until all that the Curator knows has been heard. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */
+async function hearMesh(
+  { curator, clock }: Agent,
+  { pull, tracker }: Wired,
+  timeoutMs: number,
+  signal: AbortSignal,
+): Promise<void> {
+  await pull.look(signal);
+  // The mesh of before decides which picture removes too much (C4.8).
+  pull.wanted();
+  let lastProblems: readonly Problem[] = [];
+  const stop = new AbortController();
+  const until = AbortSignal.any([signal, stop.signal]);
+  const listen = async (): Promise<void> => {
+    for await (const event of curator.follow(until)) {
+      tracker.fold(event, clock.nowMs());
+      if (tracker.heardOut) stop.abort();
+    }
+  };
+  const limit = async (): Promise<void> => {
+    const endMs = clock.nowMs() + timeoutMs;
+    while (!until.aborted && clock.nowMs() < endMs) {
+      await clock.sleep(
+        Math.min(endMs, tracker.settleAtMs ?? Infinity, clock.nowMs() + 100) - clock.nowMs(),
+        until,
+      );
+      tracker.settle(clock.nowMs());
+      if (tracker.heardOut) break;
+    }
+    // Taken before the follower ends: it takes its problems with it.
+    lastProblems = curator.problems.get();
+    stop.abort();
+  };
+  await Promise.all([listen(), limit()]);
+  if (tracker.heardOut || signal.aborted) return;
+  throw tooLate("see the whole mesh", timeoutMs, "no full picture has come from a Curator", lastProblems);
+}
+
 /** Waits until the source has said something. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */
 async function hearSource(
   state: Watched<SourceState>,
@@ -94,11 +141,17 @@ async function hearSource(
   await late;
   const { answered, problems } = state.get();
   if (answered || signal.aborted) return;
-  const reasons = [sourceIsSilent, ...problems.map(({ message }) => message)];
-  throw new ClusternetError(
-    `Cannot know this node's pod prefixes within ${timeoutMs / 1000} s: ${reasons.join("; ")}`,
-    {
-      exit: exitStatus.temporary,
-    },
-  );
+  throw tooLate("know this node's pod prefixes", timeoutMs, sourceIsSilent, problems);
+}
+
+function tooLate(
+  what: string,
+  timeoutMs: number,
+  why: string,
+  problems: readonly Problem[],
+): ClusternetError {
+  const reasons = [why, ...problems.map(({ message }) => message)];
+  return new ClusternetError(`Cannot ${what} within ${timeoutMs / 1000} s: ${reasons.join("; ")}`, {
+    exit: exitStatus.temporary,
+  });
 }

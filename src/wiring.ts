@@ -44,6 +44,7 @@ export interface Wired {
   readonly own: Value<Own>;
   readonly ownSettings: OwnSettings;
   readonly sources: OwnSources;
+  readonly tracker: Tracker;
   readonly pull: Pull;
   readonly push: Push;
 }
@@ -85,7 +86,7 @@ export function wire(agent: Agent, { key, host, file, last, memory, seen, underl
     { self, reportStatus: agent.reportStatus },
     { own, pull: pull.state, connection: curator.connection, ...shared },
   );
-  return { own, ownSettings, sources, pull, push };
+  return { own, ownSettings, sources, tracker, pull, push };
 }
 
 /** This host, kept as wanted. */
