@@ -257,12 +257,29 @@ describe("runCurator()", () => {
     nobody.close();
   });
 
-  test("warns of a key that others may read", async () => {
+  test.each<{ name: string; open: (places: { key: string; data: string }) => void; want: string }>([
+    {
+      name: "a key that others may read",
+      open: ({ key }) => chmodSync(key, 0o640),
+      want: 'cert-key.pem" has mode 0640, expected 0600',
+    },
+    {
+      name: "a data directory that others may write",
+      open: ({ data }) => chmodSync(data, 0o777),
+      want: 'data" has mode 0777: others can put',
+    },
+    {
+      name: "a directory of credentials that others may write",
+      open: ({ key }) => chmodSync(dirname(key), 0o770),
+      want: " has mode 0770: others can put",
+    },
+  ])("warns of $name", async ({ open, want }) => {
     using trust = new TestTrust();
     const credentials = trust.files("curator");
-    chmodSync(credentials.key, 0o640);
+    mkdirSync(options().dataDir);
+    open({ key: credentials.key, data: options().dataDir });
     expect((await start({ credentials })).warnings).toEqual([
-      expect.stringContaining('cert-key.pem" has mode 0640, expected 0600') as unknown as string,
+      expect.stringContaining(want) as unknown as string,
     ]);
   });
 
