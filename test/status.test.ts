@@ -33,6 +33,7 @@ import {
   statusSchema,
 } from "../src/status.ts";
 import { FakeHost } from "./fakes/host.ts";
+import { timed } from "./lab/usage.ts";
 import { fetchStatus, serveStatus } from "../src/status-socket.ts";
 import { renderStatus } from "../src/status-text.ts";
 
@@ -456,15 +457,13 @@ test("10,000 peers are built, checked and rendered in less than a second", () =>
   const seen = seenInterface(
     peers.map(({ publicKey }) => [publicKey, seenPeer({ latestHandshakeSeconds: nowSeconds - 5 })]),
   );
-  const startedMs = performance.now();
-  const status = v.parse(
-    statusSchema,
-    JSON.parse(JSON.stringify(buildStatus({ ...full, mesh: { peers }, interface: seen }))),
-  );
-  const text = renderStatus(status, { now, color: false });
-  const tookMs = performance.now() - startedMs;
+  const { result: text, processorMs } = timed(() => {
+    const status = buildStatus({ ...full, mesh: { peers }, interface: seen });
+    const told = v.parse(statusSchema, JSON.parse(JSON.stringify(status)));
+    return renderStatus(told, { now, color: false });
+  });
   expect(text.split("\n").filter((line) => line.startsWith("node-")).length).toBe(10_000);
-  expect(tookMs).toBeLessThan(1000);
+  expect(processorMs).toBeLessThan(1_000);
 });
 
 let directory = "";

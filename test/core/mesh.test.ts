@@ -5,6 +5,7 @@ import { judgeNode } from "../../src/core/claim.ts";
 import { buildMesh, type Incumbents, incumbentsOf, noIncumbents } from "../../src/core/mesh.ts";
 import type { Node } from "../../src/core/node.ts";
 import { containsPrefix, hostPrefix, overlaps, parsePrefix, type Prefix } from "../../src/core/prefix.ts";
+import { timed } from "../lab/usage.ts";
 import { keyOf, linesOf, meshOf, nodeId, nodeOf, ownersOf, ownKey, rules } from "./nodes.ts";
 
 /** A node with a key and address of its own, by its number. */
@@ -534,18 +535,21 @@ describe("at the limit of 10,000 nodes with 64 prefixes", () => {
         return `10.${192 + (at >> 16)}.${(at >> 8) & 255}.${at & 255}/32`;
       }),
     );
-    const start = performance.now();
-    const { mesh, problems } = buildMesh({ claims, ownPrefixes: [], incumbents: noIncumbents });
-    expect(performance.now() - start).toBeLessThan(5_000);
+    const { result, processorMs } = timed(() =>
+      buildMesh({ claims, ownPrefixes: [], incumbents: noIncumbents }),
+    );
+    const { mesh, problems } = result;
+    expect(processorMs).toBeLessThan(5_000);
     expect([mesh.peers.length, problems.length]).toEqual([count, 0]);
   }, 60_000);
 
   test("buildMesh() takes a picture in which all claim the same", () => {
     const same = Array.from({ length: 64 }, (_, index) => `10.193.${index}.0/24`);
     const claims = claimsOf(() => same);
-    const start = performance.now();
-    const built = buildMesh({ claims, ownPrefixes: [], incumbents: noIncumbents });
-    expect(performance.now() - start).toBeLessThan(15_000);
+    const { result: built, processorMs } = timed(() =>
+      buildMesh({ claims, ownPrefixes: [], incumbents: noIncumbents }),
+    );
+    expect(processorMs).toBeLessThan(15_000);
     expect(
       built.mesh.peers.filter(({ prefixes }) => prefixes.length > 0).map(({ nodeId }) => nodeId),
     ).toEqual([nodeId("n0")]);

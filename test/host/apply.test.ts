@@ -430,7 +430,8 @@ describe("apply()", () => {
         const toldMs = performance.now();
         stop.abort();
         const { complete, problems } = await applying;
-        expect(performance.now() - toldMs).toBeLessThan(2_000);
+        // Without being told it would be ten seconds.
+        expect(performance.now() - toldMs).toBeLessThan(9_000);
         expect({ complete, problems }).toEqual({
           complete: false,
           problems: [

@@ -185,7 +185,7 @@ describe("run() when this program is to stop", () => {
       });
       // The time that it is given, and not the ten seconds that a program may take.
       expect(performance.now() - startedMs).toBeGreaterThan(690);
-      expect(performance.now() - startedMs).toBeLessThan(3_000);
+      expect(performance.now() - startedMs).toBeLessThan(9_000);
     },
   );
 
