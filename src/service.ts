@@ -12,7 +12,7 @@ import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
 import { rememberCurators, rememberPodPrefixes } from "./remember.ts";
 import { openSession, type Session } from "./session.ts";
-import { collectGarbage, spareMemory } from "./spare-memory.ts";
+import { giveMemoryBack, spareMemory } from "./spare-memory.ts";
 import type { Status } from "./status.ts";
 import { watchTimeOfDay } from "./time-watch.ts";
 
@@ -52,7 +52,7 @@ export class Service {
       this.#watchHost(session, until),
       this.#watchProblems(session, until),
       rememberCurators(this.#agent, { state: pull.state, memory }, until),
-      spareMemory({ state: pull.state, clock, collect: collectGarbage }, until),
+      spareMemory({ state: pull.state, clock, collect: () => giveMemoryBack(log) }, until),
       rememberPodPrefixes(this.#agent, { sources, memory }, until),
     ].map(async (loop) => {
       try {

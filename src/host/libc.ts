@@ -17,6 +17,8 @@ export interface Libc extends Disposable {
   poll(entries: Uint8Array, waitMs: number): number;
   /** 0 or an errno, for the options that answer nothing else. */
   prctl(option: number, value: number): number;
+  /** 0 or an errno. From this address on, so many bytes: both whole pages. */
+  madvise(start: number, length: number, advice: number): number;
   /** 0 or an errno. Both limits, in the limit's own unit. */
   setrlimit(resource: number, limits: { readonly soft: bigint; readonly hard: bigint }): number;
   /** Of the last call that failed. */
@@ -31,6 +33,7 @@ export function openLibc(): Libc {
     bind: { args: ["i32", "ptr", "u32"], returns: "i32" },
     poll: { args: ["ptr", "u64", "i32"], returns: "i32" },
     prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
+    madvise: { args: ["u64", "u64", "i32"], returns: "i32" },
     setrlimit: { args: ["i32", "ptr"], returns: "i32" },
     __errno_location: { args: [], returns: "ptr" },
   });
@@ -46,6 +49,7 @@ export function openLibc(): Libc {
     bind: (descriptor, address) => outcome(symbols.bind(descriptor, ptr(address), address.length)),
     poll: (entries, waitMs) => symbols.poll(ptr(entries), entries.length / 8, waitMs),
     prctl: (option, value) => outcome(symbols.prctl(option, value, 0, 0, 0)),
+    madvise: (start, length, advice) => outcome(symbols.madvise(start, length, advice)),
     setrlimit: (resource, { soft, hard }) => {
       const limits = new BigUint64Array([soft, hard]);
       return outcome(symbols.setrlimit(resource, ptr(limits)));
