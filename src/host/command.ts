@@ -248,7 +248,8 @@ async function childrenWith(mark: string): Promise<number[]> {
   return found;
 }
 
-function endProcess(pid: number): void {
+/** Ends a process, or the group that a negative number names, if there still is one. */
+export function endProcess(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");
   } catch {

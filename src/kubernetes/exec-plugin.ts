@@ -12,8 +12,8 @@ import * as v from "valibot";
 import { aborted, type Clock } from "../async.ts";
 import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
-import { ClusternetError, SettingsError } from "../errors.ts";
-import { findProgram } from "../host/command.ts";
+import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
+import { endProcess, findProgram } from "../host/command.ts";
 import { isToken, type ExecPlugin } from "./kubeconfig.ts";
 
 /** What a plugin gave. A client certificate and its key come together. */
@@ -90,14 +90,15 @@ export async function runPlugin(
       detached: true,
     });
   } catch (error) {
-    throw fail(error instanceof Error ? error.message : String(error));
+    throw fail(messageOf(error));
   }
   const stdout = new Reading(child.stdout);
   const stderr = new Reading(child.stderr);
   const late = new AbortController();
   const done = new AbortController();
   const end = AbortSignal.any([signal, late.signal]);
-  const stop = (): void => endGroup(child.pid);
+  // Everything the plugin has started ends with it, and so its pipes do.
+  const stop = (): void => endProcess(-child.pid);
   end.addEventListener("abort", stop, { once: true });
   if (end.aborted) stop();
   void clock.sleep(timeoutMs, done.signal).then(() => (done.signal.aborted ? undefined : late.abort()));
@@ -189,15 +190,6 @@ function redactSecrets(text: string): string {
       path.test(word) || !/[0-9]|[A-Za-z0-9+/_=-]{33}/.test(word) ? word : "[redacted]",
     )
     .replace(/\b[a-z0-9]{6}\.[a-z0-9]{16}\b/g, "[redacted]");
-}
-
-/** Everything the plugin has started ends with it, and so its pipes do. */
-function endGroup(pid: number): void {
-  try {
-    process.kill(-pid, "SIGKILL");
-  } catch {
-    // It ended by itself between the look and the signal.
-  }
 }
 
 /** What comes through a pipe. The rest is read and forgotten, so that whoever writes too much is not kept waiting. */
