@@ -27,11 +27,9 @@ import { incumbentsOf, type Incumbents, type Mesh } from "../src/core/mesh.ts";
 import type { Node } from "../src/core/node.ts";
 import { parsePublicKey } from "../src/core/key.ts";
 import { containsPrefix, overlaps, parsePrefix, type Prefix } from "../src/core/prefix.ts";
-import type { Problem } from "../src/core/problem.ts";
 import { parseWgConfig } from "../src/core/wg-config.ts";
-import type { CuratorConnection } from "../src/curator/connection.ts";
-import type { CuratorFollower, CuratorState, StreamEvent } from "../src/curator/follower.ts";
-import { createHost, type Host } from "../src/host/host.ts";
+import type { StreamEvent } from "../src/curator/follower.ts";
+import type { Host } from "../src/host/host.ts";
 import { silentLogger } from "../src/log.ts";
 import { alwaysAnswered, readOwn, type NetworkStatus, type Own } from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
@@ -39,7 +37,8 @@ import { ProblemLog } from "../src/problem-log.ts";
 import { Pull } from "../src/pull.ts";
 import { Tracker, type BuildRules, type TrackedMesh } from "../src/tracker.ts";
 import { FakeClock } from "./fakes/clock.ts";
-import { FakeHost, FakeMemory } from "./fakes/host.ts";
+import { FakeFollower } from "./fakes/follower.ts";
+import { createHostOn, FakeHost, FakeMemory } from "./fakes/host.ts";
 import { nodeIdOf, ownKey, privateKeyOf, publicKeyOf } from "./fakes/wanted.ts";
 import { withDirectory } from "./host/temporary.ts";
 import { long } from "./lab/long.ts";
@@ -295,12 +294,11 @@ class Scene {
   readonly world = new Map<string, Node>();
   #tracker: WatchedTracker | undefined;
   readonly #memory = new FakeMemory();
-  readonly #keyFile: string;
+  readonly #directory: string;
   readonly #configFile: string;
   #stop = new AbortController();
   #running: Promise<void> = Promise.resolve();
-  #events: StreamEvent[] = [];
-  #more = new Value(0);
+  #curator = new FakeFollower();
   #busy = 0;
   /** The interface is as it was wanted when it was last compared, as far as the agent can know. */
   #complete = false;
@@ -311,9 +309,9 @@ class Scene {
   #lastStream = 0;
 
   constructor(directory: string) {
-    this.#keyFile = join(directory, "private.key");
+    this.#directory = directory;
     this.#configFile = join(directory, "clusternet.conf");
-    writeFileSync(this.#keyFile, `${privateKeyOf(ownKey).reveal()}\n`);
+    writeFileSync(join(directory, "private.key"), `${privateKeyOf(ownKey).reveal()}\n`);
     // An address of this host, which others may claim.
     this.fake.loopback.push(ownAddress);
     this.#start();
@@ -322,22 +320,9 @@ class Scene {
   #start(): void {
     const { clock } = this;
     this.#stop = new AbortController();
-    this.#events = [];
     this.#open = [];
-    const more = new Value(0);
-    this.#more = more;
-    const events = this.#events;
-    const curator: CuratorFollower = {
-      connection: new Value<CuratorConnection | undefined>(undefined),
-      state: new Value<CuratorState>({ state: "none", fullPicture: false }),
-      problems: new Value<readonly Problem[]>([]),
-      async *follow(signal) {
-        for await (const _more of more.watch(signal)) for (let next; (next = events.shift());) yield next;
-      },
-      reopen: () => {},
-      reconnect: () => {},
-      learn: () => {},
-    };
+    const curator = new FakeFollower();
+    this.#curator = curator;
     const fromFile = this.#lastFile();
     // Who held something before must have it in the file, and with that keeps it.
     const ofFile: Mesh = {
@@ -396,21 +381,10 @@ class Scene {
 
   /** The real one, over the fake commands; counts the calls that are on their way. */
   #host(): Host {
-    const host = createHost({
-      run: this.fake.run,
-      follow: () => {
-        throw new Error("nothing to follow");
-      },
-      interfaceName: "clusternet",
-      keyFile: this.#keyFile,
-      configFile: this.#configFile,
-      wireguard: "auto",
+    const host = createHostOn(this.fake, {
+      directory: this.#directory,
       memory: this.#memory,
-      ourKeys: new Set(),
-      log: silentLogger,
       clock: this.clock,
-      find: (name) => `/usr/bin/${name}`,
-      readUnixSockets: () => Promise.resolve(""),
     });
     const counted = async <T>(work: () => Promise<T>): Promise<T> => {
       this.#busy++;
@@ -446,8 +420,7 @@ class Scene {
   }
 
   send(...events: readonly StreamEvent[]): void {
-    this.#events.push(...events);
-    this.#more.set(0);
+    this.#curator.send(...events);
   }
 
   #event(

@@ -8,8 +8,8 @@ import { privateKeyFromBytes } from "../src/core/key.ts";
 import { asNodeId, type Node, type NodeId } from "../src/core/node.ts";
 import { parsePrefix } from "../src/core/prefix.ts";
 import type { Problem } from "../src/core/problem.ts";
-import type { CuratorConnection, DecodedEvent } from "../src/curator/connection.ts";
-import type { CuratorFollower, CuratorState, StreamEvent } from "../src/curator/follower.ts";
+import type { DecodedEvent } from "../src/curator/connection.ts";
+import type { StreamEvent } from "../src/curator/follower.ts";
 import { ClusternetError } from "../src/errors.ts";
 import type { ApplyResult, Host } from "../src/host/host.ts";
 import { silentLogger } from "../src/log.ts";
@@ -19,6 +19,7 @@ import { ProblemLog } from "../src/problem-log.ts";
 import { Pull, type PullSettings, type PullState } from "../src/pull.ts";
 import { Tracker } from "../src/tracker.ts";
 import { FakeClock } from "./fakes/clock.ts";
+import { FakeFollower } from "./fakes/follower.ts";
 import { waitFor } from "./lab/wait.ts";
 
 const until = (look: () => boolean): Promise<unknown> => waitFor(look, String(look));
@@ -97,20 +98,7 @@ function start(
   const clock = new FakeClock();
   const log: string[] = [];
   const stop = new AbortController();
-  const events: StreamEvent[] = [...(heard ?? [])];
-  const more = new Value(0);
-  const reopened: number[] = [];
-  const curator: CuratorFollower = {
-    connection: new Value<CuratorConnection | undefined>(undefined),
-    state: new Value<CuratorState>({ state: "none", fullPicture: false }),
-    problems: new Value<readonly Problem[]>([]),
-    async *follow(signal) {
-      for await (const _more of more.watch(signal)) for (let next; (next = events.shift());) yield next;
-    },
-    reopen: (delayMs) => void reopened.push(delayMs),
-    reconnect: () => {},
-    learn: () => {},
-  };
+  const curator = new FakeFollower(heard);
   const host = new FakeHost(log);
   const file = { text: "", fails: false };
   const own = new Value<Own>(
@@ -155,10 +143,6 @@ function start(
     },
   );
   const running = pull.run(stop.signal);
-  const send = (...next: readonly StreamEvent[]): void => {
-    events.push(...next);
-    more.set(0);
-  };
   return {
     clock,
     log,
@@ -166,11 +150,11 @@ function start(
     host,
     file,
     pull,
-    reopened,
+    reopened: curator.reopened,
     kinds: () => problems.current().map(({ kind }) => kind),
-    open: (stream = 1) => send({ kind: "opened", stream, address: "c:1" }),
+    open: (stream = 1) => curator.send({ kind: "opened", stream, address: "c:1" }),
     event: (nodes: readonly Node[], last = false, stream = 1) =>
-      send({ kind: "event", stream, event: eventOf(nodes, last) }),
+      curator.send({ kind: "event", stream, event: eventOf(nodes, last) }),
     async end() {
       stop.abort();
       await running;

@@ -278,6 +278,16 @@ describe("a database that is taken away while it is in use", () => {
   });
 });
 
+/** A database of more than a few pages. */
+function makeLarge(): void {
+  const store = openSqliteStore(path);
+  store.commit(
+    Array.from({ length: 500 }, (_, index) => ({ kind: "put" as const, node: node(`n${index}`) })),
+    unasked,
+  );
+  store.close();
+}
+
 describe("a file that cannot be used is refused (exit 78) and stays as it is", () => {
   test.each([
     {
@@ -307,12 +317,7 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
     {
       name: "with pages overwritten",
       make: () => {
-        const store = openSqliteStore(path);
-        store.commit(
-          Array.from({ length: 500 }, (_, index) => ({ kind: "put" as const, node: node(`n${index}`) })),
-          unasked,
-        );
-        store.close();
+        makeLarge();
         const bytes = readFileSync(path);
         writeFileSync(path, bytes.fill(0x5a, 8192));
       },
@@ -321,12 +326,7 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
     {
       name: "cut in the middle",
       make: () => {
-        const store = openSqliteStore(path);
-        store.commit(
-          Array.from({ length: 500 }, (_, index) => ({ kind: "put" as const, node: node(`n${index}`) })),
-          unasked,
-        );
-        store.close();
+        makeLarge();
         truncateSync(path, 12_288);
       },
       message: /damaged or no database/,

@@ -5,12 +5,15 @@
  * be renamed. It has the kernel's WireGuard and refuses every command that it does not know.
  */
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { parsePrivateKey, type PublicKey } from "../../src/core/key.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { parseWgConfig, renderEndpoint } from "../../src/core/wg-config.ts";
 import { CommandError } from "../../src/errors.ts";
-import type { HostMemory, HostRemembers } from "../../src/host/ownership.ts";
 import type { RunCommand } from "../../src/host/command.ts";
+import { createHost, type HostOptions, type LinuxHost } from "../../src/host/host.ts";
+import type { HostMemory, HostRemembers } from "../../src/host/ownership.ts";
+import { silentLogger } from "../../src/log.ts";
 
 interface FakePeer {
   endpoint: string;
@@ -401,4 +404,29 @@ export class FakeMemory implements HostMemory {
     this.writes++;
     return Promise.resolve();
   }
+}
+
+/** The real host over this fake one, with its files in `directory`. */
+export function createHostOn(
+  fake: FakeHost,
+  {
+    directory,
+    ...parts
+  }: { readonly directory: string } & Pick<HostOptions, "memory" | "clock"> & Partial<HostOptions>,
+): LinuxHost {
+  return createHost({
+    run: fake.run,
+    follow: () => {
+      throw new Error("nothing to follow");
+    },
+    interfaceName: "clusternet",
+    keyFile: join(directory, "private.key"),
+    configFile: join(directory, "clusternet.conf"),
+    wireguard: "auto",
+    ourKeys: new Set(),
+    log: silentLogger,
+    find: (name) => `/usr/bin/${name}`,
+    readUnixSockets: () => Promise.resolve(""),
+    ...parts,
+  });
 }

@@ -13,10 +13,9 @@ import { CommandError } from "../../src/errors.ts";
 import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
 import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
 import type { FileStamp } from "../../src/host/files.ts";
-import { createHost, type LinuxHost } from "../../src/host/host.ts";
-import { silentLogger } from "../../src/log.ts";
+import type { LinuxHost } from "../../src/host/host.ts";
 import { FakeClock } from "../fakes/clock.ts";
-import { FakeHost, FakeMemory } from "../fakes/host.ts";
+import { createHostOn, FakeHost, FakeMemory } from "../fakes/host.ts";
 import { long } from "../lab/long.ts";
 import { waitFor } from "../lab/wait.ts";
 import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
@@ -40,22 +39,7 @@ async function withBench(use: (bench: Bench) => Promise<void>, run?: RunCommand)
     const memory = new FakeMemory();
     const clock = new FakeClock();
     const restarted = (): LinuxHost =>
-      createHost({
-        run: run ?? fake.run,
-        follow: () => {
-          throw new Error("nothing to follow");
-        },
-        interfaceName: "clusternet",
-        keyFile,
-        configFile: join(directory, "clusternet.conf"),
-        wireguard: "auto",
-        memory,
-        ourKeys: new Set(),
-        log: silentLogger,
-        clock,
-        find: (name) => `/usr/bin/${name}`,
-        readUnixSockets: () => Promise.resolve(""),
-      });
+      createHostOn(fake, { directory, memory, clock, ...(run === undefined ? {} : { run }) });
     await use({ fake, memory, clock, keyFile, restarted, host: restarted() });
   });
 }

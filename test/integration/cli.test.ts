@@ -23,7 +23,8 @@ import type { NodeId } from "../../src/core/node.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { acquireLocks } from "../../src/host/lock.ts";
-import { type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
+import type { PrivateServer } from "../../src/host/private-socket.ts";
+import { type Status, type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
 import { serveStatus } from "../../src/status-socket.ts";
 import { hostIn, type HostIn } from "../lab/host-in.ts";
 import { Lab } from "../lab/lab.ts";
@@ -305,15 +306,22 @@ function statusOf(rest: Partial<StatusInput> = {}) {
   });
 }
 
+const nothing = (): readonly string[] => [];
+
+/** Answers on the socket of interface "m" as an agent that is well. */
+function serveAs(status: () => Status): PrivateServer {
+  return serveStatus(join(directory, "m.sock"), {
+    status,
+    unhealthy: nothing,
+    notReady: nothing,
+    remarks: nothing,
+  });
+}
+
 test("status asks the running agent, and --check looks at its problems", async () => {
   const place = ["--data-dir", directory, "--interface", "m"];
   let status = statusOf();
-  const server = serveStatus(join(directory, "m.sock"), {
-    status: () => status,
-    unhealthy: () => [],
-    notReady: () => [],
-    remarks: () => [],
-  });
+  const server = serveAs(() => status);
   try {
     const json = await clusternet(["status", "--json", "--check", ...place]);
     expect({ ...json, stdout: JSON.parse(json.stdout) as unknown }).toEqual({
@@ -341,12 +349,7 @@ test("status and status --json list 10,000 peers within two seconds each", async
     prefixes: [parsePrefix("10.192.2.0/24"), parsePrefix("192.0.2.2/32")],
   }));
   const status = statusOf({ mesh: { peers } });
-  const server = serveStatus(join(directory, "m.sock"), {
-    status: () => status,
-    unhealthy: () => [],
-    notReady: () => [],
-    remarks: () => [],
-  });
+  const server = serveAs(() => status);
   try {
     for (const flags of [[], ["--json"]]) {
       const startedMs = performance.now();
