@@ -3,6 +3,7 @@
  */
 import type { Agent } from "./agent.ts";
 import type { SeenHost } from "./core/host-state.ts";
+import { removedProblem } from "./curator/connection.ts";
 import { messageOf } from "./errors.ts";
 import type { Session } from "./session.ts";
 import { buildStatus, fromFileRemark, type Status } from "./status.ts";
@@ -26,7 +27,7 @@ export class AgentStatus implements StatusHandlers {
   }
 
   async status(): Promise<Status> {
-    const { self, curator, interfaceName, listenPort, problems, clock } = this.#agent;
+    const { self, curator, interfaceName, listenPort, clock } = this.#agent;
     const session = this.#session();
     const read = await this.#readHost(session);
     // All of one moment, after the wait.
@@ -34,6 +35,8 @@ export class AgentStatus implements StatusHandlers {
     const pushed = session?.push.state.get();
     const own = session?.own.get();
     const seen = read ?? state?.seen;
+    const problems = this.#agent.problems.current();
+    const removed = removedProblem(self).message;
     return buildStatus({
       version,
       agent: {
@@ -47,6 +50,7 @@ export class AgentStatus implements StatusHandlers {
       node: {
         id: self,
         announced: pushed?.announced?.prefixes ?? [],
+        removed: problems.some(({ message }) => message === removed),
         ...(session === undefined ? {} : { publicKey: session.key.publicKey }),
         ...(own?.externalAddress === undefined ? {} : { externalAddress: own.externalAddress }),
         ...(pushed?.announcedAt === undefined ? {} : { announcedAt: pushed.announcedAt }),
@@ -59,7 +63,7 @@ export class AgentStatus implements StatusHandlers {
       isHostUnseen: seen === undefined,
       mesh: session?.pull.mesh ?? { peers: [] },
       listenPort,
-      problems: problems.current(),
+      problems,
       now: clock.wallTime(),
     });
   }

@@ -6,7 +6,6 @@
  * a UsageError (exit 64); one of the right form that cannot be used is a SettingsError (exit 78). What only the host
  * can tell (key file, interface, credentials) is found by the commands.
  */
-import { join } from "node:path";
 import * as v from "valibot";
 import {
   checkClusterNets,
@@ -50,7 +49,7 @@ import {
 import { socketPath } from "./host/files.ts";
 import { inCluster } from "./kubernetes/names.ts";
 import type { LogSettings } from "./log.ts";
-import { credentialNames, credentialsDirectory, type CredentialFiles } from "./trust/credential-files.ts";
+import { credentialsIn, type CredentialFiles } from "./trust/credential-files.ts";
 
 /** A flag as it was given. */
 export interface GivenFlag {
@@ -398,9 +397,8 @@ function credentialFiles(
   given: { readonly [Name in keyof CredentialFiles]?: string | undefined },
   dataDirectory: string,
 ): CredentialFiles {
-  const inside = (name: keyof CredentialFiles): string =>
-    given[name] ?? join(dataDirectory, credentialsDirectory, credentialNames[name]);
-  return { ca: inside("ca"), cert: inside("cert"), key: inside("key") };
+  const inside = credentialsIn(dataDirectory);
+  return { ca: given.ca ?? inside.ca, cert: given.cert ?? inside.cert, key: given.key ?? inside.key };
 }
 
 /** Whoever gives credentials wants them used. */

@@ -41,25 +41,32 @@ export type FetchedStatus =
   /** No agent listens there. */
   | { readonly kind: "absent" }
   /** Somebody holds the socket and gives no usable answer. */
-  | { readonly kind: "silent"; readonly reason: string };
+  | {
+      readonly kind: "silent";
+      readonly reason: string;
+      /** It is this program that may not ask, so whether an agent listens there is not known. */
+      readonly forbidden: boolean;
+    };
 
 /** Asks the agent behind the socket, for at most `timeoutMs` in all. Never throws for what the other side does. */
 export async function fetchStatus(path: string, timeoutMs: number): Promise<FetchedStatus> {
   const answer = await askPrivateSocket(path, { pathname: "/status", timeoutMs });
   if (answer.kind === "absent") return answer;
-  if (answer.kind === "failed") {
-    return { kind: "silent", reason: answer.reason + (answer.forbidden ? "; run this as root" : "") };
-  }
-  if (!answer.ok) return { kind: "silent", reason: `it answered HTTP ${answer.status}` };
+  if (answer.kind === "failed") return { ...silent(answer.reason), forbidden: answer.forbidden };
+  if (!answer.ok) return silent(`it answered HTTP ${answer.status}`);
   let json: unknown;
   try {
     json = JSON.parse(answer.text);
   } catch {
     // Whatever it is, it is none of ours.
-    return { kind: "silent", reason: "its answer is not JSON" };
+    return silent("its answer is not JSON");
   }
   const parsed = v.safeParse(statusSchema, json);
   return parsed.success
     ? { kind: "status", status: parsed.output }
-    : { kind: "silent", reason: "its answer is of another version of this program" };
+    : silent("its answer is of another version of this program");
+}
+
+function silent(reason: string): FetchedStatus & { readonly kind: "silent" } {
+  return { kind: "silent", reason, forbidden: false };
 }

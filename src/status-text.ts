@@ -1,11 +1,11 @@
 /**
  * The status for people: problems first, then this node, then a line for every peer.
  *
- * Everything is one line each and aligned, so that `grep` and `awk` work on it. Text in a status can come from
- * a file or another program's answer, so whatever a terminal would obey is escaped here once more.
+ * Everything is one line each and aligned as all tables are (table.ts), which also escapes whatever a terminal would
+ * obey: text in a status can come from a file or another program's answer.
  */
-import { escapeUnsafe } from "./core/printable.ts";
-import { ago, type Status, type StatusPeer } from "./status.ts";
+import type { Status, StatusPeer } from "./status.ts";
+import { ago, alignColumns, renderList } from "./table.ts";
 
 export interface StatusTextOptions {
   readonly now: Date;
@@ -53,18 +53,15 @@ function factLines(status: Status, now: Date): string[] {
             since(agent.startedAt),
             `version ${status.version}`,
           ])
-        : "not running",
+        : agent.running === null
+          ? "unknown"
+          : "not running",
     ],
     ...[...agent.reasons, ...agent.unhealthy].map((reason) => ["", reason]),
     ["node:", node.id ?? "unknown"],
     ["public key:", node.publicKey ?? "unknown"],
     ["address:", node.externalAddress ?? "unknown"],
-    [
-      "announced:",
-      node.announced.length === 0
-        ? "nothing"
-        : `${node.announced.join(", ")}${node.announcedAt === null ? "" : ` (${ago(node.announcedAt, now)})`}`,
-    ],
+    ["announced:", announcedText(status, now)],
     ["curator:", joined([curatorText(status), since(status.curator.since), lastEventText(status, now)])],
     ["mesh:", meshText(status, now)],
     [
@@ -87,8 +84,17 @@ function joined(texts: readonly (string | null)[]): string {
   return texts.filter((text) => text !== null).join(", ");
 }
 
-function curatorText({ curator }: Status): string {
+function announcedText({ node }: Status, now: Date): string {
+  const { announced, announcedAt, removed } = node;
+  if (removed === true) return "nothing: this node was removed from the cluster";
+  if (announced === null) return "unknown: no agent could be asked";
+  if (announced.length === 0) return "nothing";
+  return `${announced.join(", ")}${announcedAt === null ? "" : ` (${ago(announcedAt, now)})`}`;
+}
+
+function curatorText({ agent, curator }: Status): string {
   const { state, address, fullPicture } = curator;
+  if (agent.running !== true) return "unknown: no agent could be asked";
   if (state === "none") return "none";
   if (state === "connecting") return address === null ? "connecting" : `connecting to ${address}`;
   return `connected to ${address ?? "?"}, ${fullPicture ? "full picture" : "no full picture yet"}`;
@@ -124,24 +130,9 @@ function peerLines(peers: readonly StatusPeer[], now: Date): string[] {
       bytes(peer.sentBytes),
       peer.endpoint ?? "-",
       peer.publicKey,
-      peer.prefixes.join(" ") || "-",
+      renderList(peer.prefixes),
     ]),
   ]);
-}
-
-/** Rows as lines: every column but the last as wide as its widest cell, two spaces between. */
-function alignColumns(rows: readonly (readonly string[])[]): string[] {
-  const cells = rows.map((row) => row.map(escapeUnsafe));
-  const widths: number[] = [];
-  for (const row of cells) {
-    for (const [column, cell] of row.entries()) widths[column] = Math.max(widths[column] ?? 0, cell.length);
-  }
-  return cells.map((row) =>
-    row
-      .map((cell, column) => (column === row.length - 1 ? cell : cell.padEnd((widths[column] ?? 0) + 2)))
-      .join("")
-      .trimEnd(),
-  );
 }
 
 function bytes(count: number): string {

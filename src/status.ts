@@ -12,6 +12,7 @@ import type { PublicKey } from "./core/key.ts";
 import type { Address, Prefix } from "./core/prefix.ts";
 import type { CuratorState } from "./curator/follower.ts";
 import type { Problem } from "./core/problem.ts";
+import { ago } from "./table.ts";
 
 /** A peer is connected when its last handshake is younger; WireGuard makes a new one at the latest after 120 s of use. */
 const connectedSeconds = 180;
@@ -23,7 +24,8 @@ export const statusSchema = v.object({
   schemaVersion: v.literal(1),
   version: v.string(),
   agent: v.object({
-    running: v.boolean(),
+    /** Null: whoever asked may not know. */
+    running: v.nullable(v.boolean()),
     pid: v.nullable(count),
     startedAt: time,
     ready: v.boolean(),
@@ -35,8 +37,11 @@ export const statusSchema = v.object({
     id: v.nullable(v.string()),
     publicKey: v.nullable(v.string()),
     externalAddress: v.nullable(v.string()),
-    announced: v.array(v.string()),
+    /** Null: only a running agent knows what the Curator has taken. */
+    announced: v.nullable(v.array(v.string())),
     announcedAt: time,
+    /** The Curator says that this node was taken out of the cluster. An agent of before this field sends none. */
+    removed: v.optional(v.nullable(v.boolean()), null),
   }),
   curator: v.object({
     state: v.picklist(["connected", "connecting", "none"]),
@@ -86,7 +91,8 @@ export type StatusPeer = Status["peers"][number];
 export interface StatusInput {
   readonly version: string;
   readonly agent: {
-    readonly running: boolean;
+    /** Null: it could not be found out. */
+    readonly running: boolean | null;
     readonly pid?: number;
     readonly startedAt?: Date;
     /** What is missing, in words, while not ready; empty: ready. */
@@ -100,9 +106,11 @@ export interface StatusInput {
     readonly id?: NodeId;
     readonly publicKey?: PublicKey;
     readonly externalAddress?: Address;
-    /** As last accepted by the Curator; empty before. */
-    readonly announced: readonly Prefix[];
+    /** As last accepted by the Curator; empty before. Absent: nobody is there who knows. */
+    readonly announced?: readonly Prefix[];
     readonly announcedAt?: Date;
+    /** The Curator has taken this node out of the cluster, and what it announced with it. */
+    readonly removed?: boolean;
   };
   readonly curator: CuratorState;
   /** Where the mesh that is applied comes from; absent: nothing is applied yet. */
@@ -127,20 +135,6 @@ export function fromFileRemark(writtenAt: Date, now: Date): string {
   return `the mesh is from the file, as of ${at} (${ago(at, now)}): no full picture has come from a Curator since the start`;
 }
 
-const units = [
-  { name: "d", seconds: 86_400 },
-  { name: "h", seconds: 3600 },
-  { name: "min", seconds: 60 },
-  { name: "s", seconds: 1 },
-] as const;
-
-/** How long ago, in the largest unit that fits. A time in the future (clocks differ) is "0 s ago". */
-export function ago(time: string, now: Date): string {
-  const seconds = Math.max(0, Math.floor((now.getTime() - Date.parse(time)) / 1000));
-  const unit = units.find((each) => seconds >= each.seconds) ?? units[units.length - 1];
-  return `${Math.floor(seconds / (unit?.seconds ?? 1))} ${unit?.name ?? "s"} ago`;
-}
-
 /** Before any Curator was asked. */
 export const noCurator: CuratorState = { state: "none", fullPicture: false };
 
@@ -148,6 +142,7 @@ export function buildStatus(input: StatusInput): Status {
   const { agent, node, curator, interface: seen } = input;
   // The peers of somebody else's interface are none of this mesh.
   const isForeign = input.problems.some(({ kind }) => kind === "interface-foreign");
+  const isRemoved = node.removed === true;
   const ownPeers: OwnPeers = isForeign ? new Map() : (seen?.peers ?? new Map());
   return {
     schemaVersion: 1,
@@ -156,7 +151,7 @@ export function buildStatus(input: StatusInput): Status {
       running: agent.running,
       pid: agent.pid ?? null,
       startedAt: timeOf(agent.startedAt),
-      ready: agent.running && agent.notReady.length === 0,
+      ready: agent.running === true && agent.notReady.length === 0,
       reasons: [...agent.notReady, ...(agent.remarks ?? [])],
       unhealthy: [...(agent.unhealthy ?? [])],
     },
@@ -164,8 +159,9 @@ export function buildStatus(input: StatusInput): Status {
       id: node.id ?? null,
       publicKey: node.publicKey ?? null,
       externalAddress: node.externalAddress?.text ?? null,
-      announced: node.announced.map(({ text }) => text),
-      announcedAt: timeOf(node.announcedAt),
+      announced: isRemoved ? [] : (node.announced?.map(({ text }) => text) ?? null),
+      announcedAt: isRemoved ? null : timeOf(node.announcedAt),
+      removed: node.removed ?? null,
     },
     curator: {
       state: curator.state,

@@ -14,6 +14,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import * as v from "valibot";
 import { systemClock } from "../src/async.ts";
+import { pkiInit, pkiIssue } from "../src/commands/pki.ts";
 import { describeAbsence, readStatus, status } from "../src/commands/status.ts";
 import type { SeenInterface, SeenPeer } from "../src/core/host-state.ts";
 import { parsePrivateKey, parsePublicKey, privateKeyFromBytes, type PublicKey } from "../src/core/key.ts";
@@ -96,6 +97,7 @@ const full: StatusInput = {
     externalAddress: parseAddress("192.0.2.1"),
     announced: [parsePrefix("192.0.2.1/32"), parsePrefix("10.192.1.0/24")],
     announcedAt: new Date("2026-12-01T11:30:00Z"),
+    removed: false,
   },
   curator: {
     state: "connected",
@@ -136,7 +138,7 @@ const full: StatusInput = {
 const empty: StatusInput = {
   version: "0.1.0",
   agent: { running: false, notReady: ["no agent runs"] },
-  node: { announced: [] },
+  node: {},
   curator: noCurator,
   interfaceName: "clusternet",
   mesh: { peers: [] },
@@ -163,6 +165,7 @@ test("buildStatus() tells all that is known, peers by ID, the interface's endpoi
       externalAddress: "192.0.2.1",
       announced: ["192.0.2.1/32", "10.192.1.0/24"],
       announcedAt: "2026-12-01T11:30:00.000Z",
+      removed: false,
     },
     curator: {
       state: "connected",
@@ -242,7 +245,14 @@ test("buildStatus() says null for never and unknown", () => {
       reasons: ["no agent runs"],
       unhealthy: [],
     },
-    node: { id: null, publicKey: null, externalAddress: null, announced: [], announcedAt: null },
+    node: {
+      id: null,
+      publicKey: null,
+      externalAddress: null,
+      announced: null,
+      announcedAt: null,
+      removed: null,
+    },
     curator: { state: "none", address: null, since: null, fullPicture: false, lastEventAt: null },
     source: null,
     sourceAt: null,
@@ -315,7 +325,7 @@ interface:   clusternet, kernel, port 7838, MTU 1420, up
 peers:       3 (1 connected, 1 idle, 1 never)
 
 NODE  STATE      HANDSHAKE  RECEIVED  SENT     ENDPOINT            PUBLIC KEY                                    PREFIXES
-b     connected  2 min ago  1.5 KiB   5.0 MiB  192.0.2.2:40000     ${keyOf(2)}  10.192.2.0/24 192.0.2.2/32
+b     connected  2 min ago  1.5 KiB   5.0 MiB  192.0.2.2:40000     ${keyOf(2)}  10.192.2.0/24,192.0.2.2/32
 c     idle       3 min ago  0 B       0 B      [2001:db8::3]:7838  ${keyOf(3)}  2001:db8::3/128
 d     never      -          0 B       0 B      -                   ${keyOf(4)}  10.192.4.0/24
 `.trimStart(),
@@ -398,7 +408,7 @@ test("renderStatus() without an agent says where the mesh comes from and how old
     ...empty,
     source: "file",
     sourceAt: new Date("2026-11-28T12:00:00Z"),
-    node: { announced: [], publicKey: keyOf(1) },
+    node: { publicKey: keyOf(1) },
   });
   expect(renderStatus(status, { now, color: false })).toBe(
     `
@@ -407,12 +417,20 @@ agent:       not running
 node:        unknown
 public key:  ${keyOf(1)}
 address:     unknown
-announced:   nothing
-curator:     none
+announced:   unknown: no agent could be asked
+curator:     unknown: no agent could be asked
 mesh:        from the file, as of 2026-11-28T12:00:00.000Z (3 d ago)
 interface:   clusternet, absent
 peers:       none
 `.trimStart(),
+  );
+});
+
+test("the status of a node that was removed shows nothing as announced, and why", () => {
+  const status = buildStatus({ ...full, node: { ...full.node, removed: true } });
+  expect(status.node).toMatchObject({ announced: [], announcedAt: null, removed: true });
+  expect(renderStatus(status, { now, color: false })).toContain(
+    "\nannounced:   nothing: this node was removed from the cluster\n",
   );
 });
 
@@ -616,7 +634,7 @@ test.each([
   );
   try {
     await child.stdout.getReader().read();
-    expect(await fetchStatus(path, 300)).toEqual({ kind: "silent", reason: want });
+    expect(await fetchStatus(path, 300)).toEqual({ kind: "silent", reason: want, forbidden: false });
   } finally {
     child.kill("SIGKILL");
     await child.exited;
@@ -632,6 +650,7 @@ const seenByFake = {
   received: 5,
 };
 
+const noAgent = { running: false, why: ["no agent runs"] } as const;
 const clock = {
   nowMs: () => 0,
   wallTime: () => now,
@@ -680,7 +699,7 @@ test("readStatus() without an agent tells what the files hold and reports what c
   writeFileSync(join(directory, "private.key"), `${privateKey.reveal()}\n`, { mode: 0o600 });
   const text = renderWgConfig({ listenPort: 7000, mesh: { peers: mesh.peers.toReversed() } }, privateKey);
   writeFileSync(join(directory, "m.conf"), text, { mode: 0o600 });
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, noAgent, {
     log: silentLogger,
     clock,
     run: noPrograms,
@@ -714,12 +733,39 @@ test("readStatus() without an agent tells what the files hold and reports what c
   expect(JSON.stringify(status)).not.toContain(privateKey.reveal());
 });
 
+test("readStatus() knows the node by its certificate, and says of credentials that cannot be used why", async () => {
+  const context = { log: silentLogger, stdout() {} };
+  const [caDir, out] = [join(directory, "ca"), join(directory, "credentials")];
+  await pkiInit({ caDir }, context);
+  await pkiIssue({ caDir, out }, "web-1" as NodeId, context);
+  const read = () =>
+    readStatus({ dataDirectory: directory, interfaceName: "m" }, noAgent, {
+      log: silentLogger,
+      clock,
+      run: noPrograms,
+    });
+  expect((await read()).node).toEqual({
+    id: "web-1",
+    publicKey: null,
+    externalAddress: null,
+    announced: null,
+    announcedAt: null,
+    removed: null,
+  });
+  writeFileSync(join(out, "cert.pem"), "");
+  const { node, problems } = await read();
+  expect([node.id, problems.map(({ message }) => message)]).toEqual([
+    null,
+    expect.arrayContaining([expect.stringContaining(`Cannot use node certificate "${out}/cert.pem": `)]),
+  ]);
+});
+
 // CASES 27: a key with a typo, and a mesh file that somebody wrote by hand.
 test("readStatus() shows no piece of a key file or mesh file that cannot be used", async () => {
   const secret = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk";
   writeFileSync(join(directory, "private.key"), `${secret}!\n`, { mode: 0o600 });
   writeFileSync(join(directory, "m.conf"), `[Interface]\nPrivatKey = ${secret}=\n`, { mode: 0o600 });
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, noAgent, {
     log: silentLogger,
     clock,
     run: noPrograms,
@@ -754,7 +800,7 @@ test.each([
   fake.addLink("m", "wireguard", { publicKey, group, peers });
   const network = "10.192.0.0/11";
   fake.routes.push({ type: "unicast", network, device: "m", protocol, metric: 0, src: "" });
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, noAgent, {
     log: silentLogger,
     clock,
     run: fake.run,
@@ -792,7 +838,7 @@ test("readStatus() changes no file, also one that others can read, and reports t
       return `${name} ${mode} ${ino} ${ctimeMs}`;
     });
   const before = shown();
-  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, ["no agent runs"], {
+  const status = await readStatus({ dataDirectory: directory, interfaceName: "m" }, noAgent, {
     log: silentLogger,
     clock,
     run: noPrograms,
@@ -802,15 +848,11 @@ test("readStatus() changes no file, also one that others can read, and reports t
 });
 
 test("readStatus() of a node that never ran has nothing to show and no problem but the missing programs", async () => {
-  const status = await readStatus(
-    { dataDirectory: join(directory, "none"), interfaceName: "m" },
-    ["no agent runs"],
-    {
-      log: silentLogger,
-      clock,
-      run: noPrograms,
-    },
-  );
+  const status = await readStatus({ dataDirectory: join(directory, "none"), interfaceName: "m" }, noAgent, {
+    log: silentLogger,
+    clock,
+    run: noPrograms,
+  });
   expect([status.source, status.peers, status.problems.map(({ kind }) => kind)]).toEqual([
     null,
     [],

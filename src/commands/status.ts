@@ -2,8 +2,11 @@
  * `clusternet status`: the mesh as this node sees it, asked of the running agent.
  *
  * Without an agent, or with one that does not answer in time, it is read from the files and the interface; the
- * status then says that no agent runs. Changes nothing, and makes no key.
+ * status then says that no agent runs, and null for what only an agent knows. Changes nothing, and makes no key. A user
+ * who may look at nothing of it is told so once.
  */
+import { existsSync } from "node:fs";
+import { access, constants, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { defaultListenPort } from "../checks.ts";
 import { judgeNode } from "../core/claim.ts";
@@ -14,7 +17,14 @@ import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
 import type { Prefix } from "../core/prefix.ts";
 import { shellCommand } from "../core/printable.ts";
 import { quote, quotePath, type Problem } from "../core/problem.ts";
-import { ClusternetError, type ExitStatus, describeInLine, exitStatus } from "../errors.ts";
+import {
+  ClusternetError,
+  type ExitStatus,
+  describeInLine,
+  exitStatus,
+  isSystemError,
+  systemReason,
+} from "../errors.ts";
 import { createRunCommand, type RunCommand } from "../host/command.ts";
 import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { socketPath } from "../host/files.ts";
@@ -23,12 +33,13 @@ import { type PlaceHolder, findPlaceHolders } from "../host/lock.ts";
 import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
+import { silentLogger } from "../log.ts";
 import { defaultPlace, type PlaceSettings, type StatusSettings } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
 import { fetchStatus } from "../status-socket.ts";
 import { renderStatus } from "../status-text.ts";
-import { credentialNames, credentialsDirectory } from "../trust/credential-files.ts";
-import { openKeyProblems } from "../trust/credentials.ts";
+import { credentialsIn } from "../trust/credential-files.ts";
+import { openKeyProblems, readCredentials } from "../trust/credentials.ts";
 import { version } from "../version.ts";
 import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
@@ -51,8 +62,11 @@ export async function status(
       : await readStatus(
           settings,
           asked.kind === "absent"
-            ? describeAbsence(settings, findPlaceHolders())
-            : [`the agent at socket ${quotePath(path)} cannot be asked: ${asked.reason}`],
+            ? { running: false, why: describeAbsence(settings, findPlaceHolders()) }
+            : {
+                running: asked.forbidden ? null : false,
+                why: [`the agent at socket ${quotePath(path)} cannot be asked: ${asked.reason}`],
+              },
           { ...context, run: createRunCommand() },
         );
   context.stdout(
@@ -61,7 +75,7 @@ export async function status(
       : renderStatus(found, { now: context.clock.wallTime(), color: context.terminal }),
   );
   const { running, unhealthy } = found.agent;
-  const good = running && unhealthy.length === 0 && found.problems.length === 0;
+  const good = running === true && unhealthy.length === 0 && found.problems.length === 0;
   return settings.check && !good ? exitStatus.problems : exitStatus.ok;
 }
 
@@ -93,13 +107,21 @@ function statusCommand({ dataDirectory, interfaceName }: PlaceSettings): string 
   ]);
 }
 
-/** The status without an agent, whose absence `why` explains. What cannot be read is a problem in it. */
+/** How it was found out that no agent answers. */
+export interface Absence {
+  /** Null: an agent may run there. */
+  readonly running: false | null;
+  readonly why: readonly string[];
+}
+
+/** The status without an agent. What cannot be read is a problem in it. */
 export async function readStatus(
   place: PlaceSettings,
-  why: readonly string[],
+  { running, why }: Absence,
   { log, clock, run }: Pick<CommandContext, "log" | "clock"> & { readonly run: RunCommand },
 ): Promise<Status> {
   const { dataDirectory, interfaceName } = place;
+  const user = ordinaryUser();
   const problems: Problem[] = [];
   const orProblem = async <T>(kind: Problem["kind"], read: Promise<T>): Promise<T | undefined> => {
     try {
@@ -113,10 +135,9 @@ export async function readStatus(
   const key = await orProblem("source-failed", readKeyFile(join(dataDirectory, keyFileName)));
   const ownKey = key?.key.publicKey;
   const last = await new MeshFile(join(dataDirectory, `${interfaceName}.conf`)).read(ownKey, lookOnly);
-  const state = await new StateFile(join(dataDirectory, `${interfaceName}.state`), await readBootId()).read(
-    log,
-    lookOnly,
-  );
+  // What another user may not read is said below, with all the rest of it.
+  const stateFile = new StateFile(join(dataDirectory, `${interfaceName}.state`), await readBootId());
+  const state = await stateFile.read(user === undefined ? log : silentLogger, lookOnly);
   const clusterNets = await findClusterNets(state, interfaceName, run);
   const ourKeys = keysOf(ownKey, last);
   const seen = await orProblem(
@@ -133,15 +154,25 @@ export async function readStatus(
   const ofInterface = foreign === undefined ? seen?.interface?.publicKey : undefined;
   const publicKey = ownKey ?? (last.kind === "mesh" ? last.publicKey : ofInterface);
   const built = meshOf(last, clusterNets, publicKey, seen);
-  const credentials = join(dataDirectory, credentialsDirectory);
-  problems.push(...(await openKeyProblems(join(credentials, credentialNames.key))));
-  const files = Object.values(credentialNames).map((name) => join(credentials, name));
-  problems.push(...(await openDirectoryProblems([dataDirectory], files)));
+  const credentials = credentialsIn(dataDirectory);
+  // Without TLS, or with files elsewhere, nothing here names the node.
+  const identity = existsSync(credentials.cert)
+    ? await orProblem("source-failed", readCredentials(credentials))
+    : undefined;
+  problems.push(...(await openKeyProblems(credentials.key)));
+  problems.push(...(await openDirectoryProblems([dataDirectory], Object.values(credentials))));
+  problems.push(...(await unwritableProblems(dataDirectory)));
   problems.push(...(key?.problems ?? []), ...(last.kind === "none" ? [] : last.problems), ...built.problems);
+  const shown = user === undefined ? problems : mergeDenied(problems, place, user);
+  // One that names the user says enough.
+  const unseen = seen === undefined && user !== undefined && shown === problems ? [whyUnseen(user)] : [];
   return buildStatus({
     version,
-    agent: { running: false, notReady: [...why, ...(seen === undefined ? whyUnseen() : [])] },
-    node: { ...(publicKey === undefined ? {} : { publicKey }), announced: [] },
+    agent: { running, notReady: [...why, ...unseen] },
+    node: {
+      ...(identity === undefined ? {} : { id: identity.nodeId }),
+      ...(publicKey === undefined ? {} : { publicKey }),
+    },
     curator: noCurator,
     ...(last.kind === "mesh" ? { source: "file", sourceAt: last.writtenAt } : {}),
     interfaceName,
@@ -149,17 +180,51 @@ export async function readStatus(
     isHostUnseen: seen === undefined,
     mesh: built.mesh,
     listenPort: portOf(last, state),
-    problems,
+    problems: shown,
     now: clock.wallTime(),
   });
 }
 
-/** WireGuard shows an interface to root alone, and `wg` does not say that this is what is missing. */
-function whyUnseen(): readonly string[] {
+/** The number of the user that runs this; undefined for root, who may look at everything. */
+function ordinaryUser(): number | undefined {
   const user = process.geteuid?.();
-  return user === undefined || user === 0
-    ? []
-    : [`the interface cannot be looked at as user ${user}: run this as root`];
+  return user === 0 ? undefined : user;
+}
+
+/** WireGuard shows an interface to root alone, and `wg` does not say that this is what is missing. */
+function whyUnseen(user: number): string {
+  return `the interface cannot be looked at as user ${user}: run this as root`;
+}
+
+/** Key, file and interface are root's each for itself, but to another user it is one thing that is missing. */
+function mergeDenied(problems: readonly Problem[], place: PlaceSettings, user: number): readonly Problem[] {
+  const others = problems.filter(({ message }) => !/\bEACCES\b|permission denied/i.test(message));
+  if (others.length === problems.length) return problems;
+  const message =
+    `Cannot look at this node as user ${user}: its files and its interface are for root; ` +
+    `hint: run \`sudo ${statusCommand(place)}\``;
+  return [{ kind: "source-failed", message }, ...others];
+}
+
+/**
+ * A disk that cannot be written is not to be seen in what is on it, which is then older than the interface: an agent
+ * that was killed can say no more that this is why.
+ */
+async function unwritableProblems(dataDirectory: string): Promise<readonly Problem[]> {
+  let reason: string | undefined;
+  try {
+    await access(dataDirectory, constants.W_OK);
+    const { blocks, bfree } = await statfs(dataDirectory);
+    if (blocks > 0 && bfree === 0) reason = "ENOSPC: no space left on device";
+  } catch (error) {
+    // Without a directory there is nothing to write, and of rights others tell.
+    if (isSystemError(error, "EROFS")) reason = systemReason(error);
+  }
+  if (reason === undefined) return [];
+  const message =
+    `Cannot write in data directory ${quotePath(dataDirectory)}: ${reason}; ` +
+    "hint: what is here of its files may be older than the interface";
+  return [{ kind: "file-unwritable", message }];
 }
 
 function keysOf(ownKey: PublicKey | undefined, last: LastMesh): ReadonlySet<PublicKey> {

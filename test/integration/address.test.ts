@@ -201,7 +201,7 @@ describe("pod prefixes", () => {
     const rest = hundred.filter((prefix) => prefix !== "10.193.77.0/24");
     expect(node.announced).toEqual([`${second.machine.address}/32`, ...rest]);
     const held = (await cluster.nodeList()).find(({ id }) => id === "second");
-    expect(held?.prefixes.toSorted()).toEqual(node.announced.toSorted());
+    expect(held?.prefixes.toSorted()).toEqual(node.announced?.toSorted());
   });
 
   test("of one address, of two, and whose address is there already, give what is theirs to lo and take nothing else", async () => {

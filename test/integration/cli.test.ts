@@ -511,6 +511,27 @@ test("status reads a real interface without an agent, and down takes away only w
   expect(await picture(host)).toBe(before);
 }, 30_000);
 
+test("status without an agent says that the data directory cannot be written: what is in it may be old", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  const data = join(host.directory, "data");
+  const messages = async (): Promise<string[]> => {
+    const { stdout } = await clusternet(["status", "--json", "--data-dir", data], { inside: host });
+    const { problems } = JSON.parse(stdout) as Status;
+    return problems.filter(({ kind }) => kind === "file-unwritable").map(({ message }) => message);
+  };
+  const of = (reason: string): string =>
+    `Cannot write in data directory "${data}": ${reason}; hint: what is here of its files may be older than the interface`;
+  mkdirSync(data);
+  await host.sh(`mount -t tmpfs -o size=64k,mode=0700 tmpfs ${data}`);
+  expect(await messages()).toEqual([]);
+  await host.sh(`mount -o remount,ro ${data}`);
+  expect(await messages()).toEqual([of("EROFS: read-only file system")]);
+  await host.sh(`mount -o remount,rw ${data}`);
+  await host.run(["sh", "-c", `cat /dev/zero >${data}/full || true`]);
+  expect(await messages()).toEqual([of("ENOSPC: no space left on device")]);
+}, 30_000);
+
 test("run with a relative data directory gives the interface the key that is in it", async () => {
   await using lab = await Lab.create();
   const host = await hostIn(lab);

@@ -418,7 +418,7 @@ describe("a fake Kubernetes API", () => {
       try {
         await agent.status(
           ({ problems, node }) =>
-            problems.some(({ kind }) => kind === "source-failed") || node.announced.length === 2,
+            problems.some(({ kind }) => kind === "source-failed") || node.announced?.length === 2,
           soonMs,
         );
         for (const pid of processesOf(shared.lab.mark)) {

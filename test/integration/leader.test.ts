@@ -239,12 +239,14 @@ describe("an agent", () => {
           "`clusternet node allow b` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again",
       ],
     ]);
+    expect(removed.node).toMatchObject({ id: "b", announced: [], announcedAt: null, removed: true });
     expect(removed.peers.map(({ id }) => id)).toEqual(["a"]);
     await a.status(({ peers }) => peers.length === 0, soonMs);
 
     await curator.node("allow", "b");
     await a.status(({ peers }) => peers.length === 1, 3_000 + 2 * soonMs);
-    await b.status(({ problems }) => problems.length === 0, 2 * soonMs);
+    const again = await b.status(({ problems }) => problems.length === 0, 2 * soonMs);
+    expect([again.node.removed, again.node.announced?.length]).toEqual([false, 2]);
     // From the side that has forgotten the session: the other one finds that out only after 15 s.
     await a.machine.reach("10.192.2.1", { limitMs: soonMs });
   }, 180_000);

@@ -7,9 +7,9 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, readdirSync, readlinkSync, rmSync } from "node:fs";
 import { chmod, readFile, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { parsePrivateKey } from "../../src/core/key.ts";
-import { credentialNames, credentialsDirectory } from "../../src/trust/credential-files.ts";
+import { credentialsIn } from "../../src/trust/credential-files.ts";
 import { Agent, podOf, scriptedCurator, type AgentOptions } from "../lab/agent.ts";
 import { newKey } from "../lab/bare-peer.ts";
 import { executable } from "../lab/executable.ts";
@@ -299,13 +299,11 @@ test("no key is told by an agent whose disk is full, in lines of text", async ()
   const place = await placeOf("full");
   const { machine, data } = place;
   const grep = grepOf(place);
-  const files = [
-    place.keyFile,
-    ...Object.values(credentialNames).map((name) => join(data, credentialsDirectory, name)),
-  ];
+  const credentials = credentialsIn(data);
+  const files = [place.keyFile, ...Object.values(credentials)];
   const saved = await Promise.all(files.map(async (path) => ({ path, text: await readFile(path, "utf8") })));
   await machine.exec(["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", data]);
-  await machine.exec(["mkdir", join(data, credentialsDirectory)]);
+  await machine.exec(["mkdir", dirname(credentials.key)]);
   for (const { path, text } of saved) {
     await machine.exec(["sh", "-c", `umask 077; cat >"$1"`, "sh", path], { stdin: text });
   }

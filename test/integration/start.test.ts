@@ -740,19 +740,35 @@ describe("status of another user", () => {
     const nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     const asNobody = async (...flags: readonly string[]): Promise<ExecResult> =>
       await place.machine.run([...nobody, program, "status", "--data-dir", place.data, ...flags]);
-    const { code, stdout } = await asNobody();
-    expect([code, stdout]).toEqual([
-      0,
-      expect.stringContaining("interface:   clusternet, unknown: it could not be looked at\n"),
-    ]);
+    const { code, stdout, stderr } = await asNobody();
+    expect([code, stderr]).toEqual([0, ""]);
+    expect(stdout).toContain("interface:   clusternet, unknown: it could not be looked at\n");
+    expect(stdout).toContain("agent:       unknown\n");
+    expect(stdout).toContain("announced:   unknown: no agent could be asked\n");
     const seen: Status = JSON.parse((await asNobody("--json")).stdout);
-    expect([seen.interface.present, seen.agent.reasons]).toEqual([
+    expect([seen.interface.present, seen.agent, seen.node.announced, seen.problems]).toEqual([
+      null,
+      {
+        running: null,
+        pid: null,
+        startedAt: null,
+        ready: false,
+        reasons: [`the agent at socket "${place.data}/clusternet.sock" cannot be asked: permission denied`],
+        unhealthy: [],
+      },
       null,
       [
-        `the agent at socket "${place.data}/clusternet.sock" cannot be asked: permission denied; run this as root`,
-        "the interface cannot be looked at as user 65534: run this as root",
+        {
+          kind: "source-failed",
+          nodeId: null,
+          message:
+            "Cannot look at this node as user 65534: its files and its interface are for root; " +
+            `hint: run \`sudo clusternet status --data-dir ${place.data}\``,
+          since: null,
+        },
       ],
     ]);
+    expect((await asNobody("--check")).code).toBe(3);
   });
 });
 

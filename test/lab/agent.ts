@@ -103,7 +103,7 @@ export class Agent implements AsyncDisposable {
     const { trust, nodeId = machine.name, directory } = options;
     await trust?.ensure(nodeId, dataDirectoryOf(directory, nodeId));
     const agent = new Agent(machine, options);
-    await agent.status((status) => status.agent.running, 10_000);
+    await agent.status((status) => status.agent.running === true, 10_000);
     return agent;
   }
 
