@@ -2,11 +2,11 @@
  * `clusternet node list`, `node remove ID` and `node allow ID`: speak with the Curator that runs on this machine,
  * through the Unix socket in its data directory. Without a running Curator they end with 69.
  */
-import { escapeUnsafe } from "../core/printable.ts";
 import { quote } from "../core/problem.ts";
 import { changeMembership, readNodes, type ListedNode } from "../curator-server/admin.ts";
 import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
 import { nodeCommandOf } from "../node-command.ts";
+import { ago, alignColumns, renderList } from "../table.ts";
 
 /** Options of every `clusternet node` command, parsed. */
 export interface NodeCommandOptions {
@@ -31,7 +31,7 @@ export async function nodeList(
   { stdout }: NodeCommandContext,
 ): Promise<ExitStatus> {
   const nodes = await readNodes(dataDir);
-  stdout(json ? `${JSON.stringify(nodes, undefined, 2)}\n` : renderNodeTable(nodes, Date.now()));
+  stdout(json ? `${JSON.stringify(nodes, undefined, 2)}\n` : renderNodeTable(nodes, new Date()));
   return exitStatus.ok;
 }
 
@@ -82,49 +82,19 @@ function unknownNode(verb: "remove" | "allow", id: string, dataDir: string): Set
 /** As many prefixes of a node as the table shows; one node with a thousand would pad the line of every other. */
 const shownPrefixes = 3;
 
-/** The table of `node list`: a line a node, columns as wide as they must be, of many prefixes the first and a count. */
-export function renderNodeTable(nodes: readonly ListedNode[], nowMs: number): string {
+/** The table of `node list`: a line a node, of many prefixes the first and a count. */
+export function renderNodeTable(nodes: readonly ListedNode[], now: Date): string {
   if (nodes.length === 0) return "No nodes: none has reported its status to this Curator yet\n";
   const rows = [
-    ["NODE", "STATE", "EXTERNAL ADDRESS", "PUBLIC KEY", "PREFIXES", "LAST REPORT"],
+    ["NODE", "STATE", "LAST REPORT", "ADDRESS", "PUBLIC KEY", "PREFIXES"],
     ...nodes.map((node) => [
       node.id,
       node.state,
+      node.lastReportAt === null ? "-" : ago(node.lastReportAt, now),
       node.externalAddress ?? "-",
       node.publicKey ?? "-",
-      renderPrefixes(node.prefixes),
-      node.lastReportAt === null ? "-" : `${renderAge(nowMs - Date.parse(node.lastReportAt))} ago`,
+      renderList(node.prefixes, shownPrefixes),
     ]),
   ];
-  // IDs hold nothing that a terminal would obey; but whether it was our Curator that answered, nobody knows.
-  const cells = rows.map((row) => row.map(escapeUnsafe));
-  const widths =
-    cells[0]?.map((_, column) => Math.max(...cells.map((row) => row[column]?.length ?? 0))) ?? [];
-  return cells
-    .map(
-      (row) =>
-        `${row
-          .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-          .join("  ")
-          .trimEnd()}\n`,
-    )
-    .join("");
-}
-
-/** One word, so that the columns can be told apart by the spaces between them. */
-function renderPrefixes(prefixes: readonly string[]): string {
-  if (prefixes.length === 0) return "-";
-  const more = prefixes.length - shownPrefixes;
-  const shown = prefixes.slice(0, shownPrefixes).join(",");
-  return more > 0 ? `${shown},+${more}` : shown;
-}
-
-/** A time span in its two largest units. A clock that was set back gives 0s, not a negative age. */
-function renderAge(ms: number): string {
-  const seconds = Math.max(0, Math.floor(ms / 1000));
-  const minutes = Math.floor(seconds / 60);
-  const hours = Math.floor(minutes / 60);
-  if (minutes === 0) return `${seconds}s`;
-  if (hours === 0) return `${minutes}m${seconds % 60}s`;
-  return hours < 24 ? `${hours}h${minutes % 60}m` : `${Math.floor(hours / 24)}d${hours % 24}h`;
+  return `${alignColumns(rows).join("\n")}\n`;
 }

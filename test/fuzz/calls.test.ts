@@ -405,7 +405,7 @@ describe("the socket of our Curator:", () => {
       answers([listed, '{"outcome":"done"}', '{"error":"Cannot store the change: try again"}']),
       async (bytes) => {
         socket.answer = bytes;
-        const shown = renderNodeTable(await readNodes(inside), Date.now());
+        const shown = renderNodeTable(await readNodes(inside), new Date());
         for (const line of shown.split("\n")) expectShowable(line);
       },
       4,
