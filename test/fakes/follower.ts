@@ -2,6 +2,7 @@
  * A CuratorFollower that yields the stream events it is given, and remembers what it was asked for.
  */
 import { Value } from "../../src/async.ts";
+import type { NamedCurator } from "../../src/core/curators.ts";
 import type { Problem } from "../../src/core/problem.ts";
 import type { CuratorConnection } from "../../src/curator/connection.ts";
 import type { CuratorFollower, CuratorState, StreamEvent } from "../../src/curator/follower.ts";
@@ -12,6 +13,8 @@ export class FakeFollower implements CuratorFollower {
   readonly problems = new Value<readonly Problem[]>([]);
   /** Milliseconds after which a stream was to be opened anew. */
   readonly reopened: number[] = [];
+  /** Curators that it was to try besides. */
+  readonly learned: (readonly NamedCurator[])[] = [];
   readonly #events: StreamEvent[];
   readonly #more = new Value(0);
 
@@ -37,5 +40,7 @@ export class FakeFollower implements CuratorFollower {
 
   reconnect(): void {}
 
-  learn(): void {}
+  learn(curators: readonly NamedCurator[]): void {
+    this.learned.push(curators);
+  }
 }
