@@ -15,13 +15,24 @@ const statusReadMs = 1_000;
 /** Longer without a turn of its loop, and the agent says that it is not healthy. */
 const healthyTurnMs = 60_000;
 
+/** What of a session is told. */
+export interface Told extends Pick<Session, "startedAt"> {
+  readonly key: Pick<Session["key"], "publicKey">;
+  readonly host: Pick<Session["host"], "read">;
+  readonly own: Pick<Session["own"], "get">;
+  readonly pull: Pick<Session["pull"], "state" | "mesh" | "lastTurnMs">;
+  readonly push: Pick<Session["push"], "state" | "lastTurnMs">;
+  readonly underlay: Pick<Session["underlay"], "lastTurnMs">;
+  readonly housekeeping: Pick<Session["housekeeping"], "lastTurnMs">;
+}
+
 /** Says what holds at the moment in which it is asked. */
 export class AgentStatus implements StatusHandlers {
   readonly #agent: Agent;
-  readonly #session: () => Session | undefined;
+  readonly #session: () => Told | undefined;
 
   /** `session`: what runs now. */
-  constructor(agent: Agent, session: () => Session | undefined) {
+  constructor(agent: Agent, session: () => Told | undefined) {
     this.#agent = agent;
     this.#session = session;
   }
@@ -103,7 +114,7 @@ export class AgentStatus implements StatusHandlers {
     });
   }
 
-  async #readHost(session: Session | undefined): Promise<SeenHost | undefined> {
+  async #readHost(session: Told | undefined): Promise<SeenHost | undefined> {
     const done = new AbortController();
     try {
       const late = this.#agent.clock.sleep(statusReadMs, done.signal).then(() => undefined);
