@@ -81,3 +81,8 @@ export function removedProblem(self: NodeId): Problem {
       `it was; \`${command}\` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again`,
   };
 }
+
+/** Something else than a Curator of this cluster answered. */
+export function isUntrusted(error: unknown): boolean {
+  return error instanceof CuratorError && error.untrusted;
+}
