@@ -7,7 +7,7 @@
  * until then, and the two are never mixed.
  */
 import { judgeNode, type ClaimRules } from "./core/claim.ts";
-import { learnedCurators, type LearnedCurator } from "./core/curators.ts";
+import { MemberBook, type LearnedCurator } from "./core/curators.ts";
 import type { PublicKey } from "./core/key.ts";
 import { LiveMesh } from "./core/live-mesh.ts";
 import { findPeer, type Mesh } from "./core/mesh.ts";
@@ -29,13 +29,12 @@ import type { Problem } from "./core/problem.ts";
 import { RepeatCounter, repeatedNodes } from "./core/repeats.ts";
 import type { DecodedEvent } from "./curator/connection.ts";
 import type { StreamEvent } from "./curator/follower.ts";
+import { foldEventProblems, type EventProblems } from "./event-problems.ts";
 
 /** A Curator that sends no LAST_BACKLOGGED is taken to have said all this long after its first event (C5). */
 export const settleMs = 10_000;
 /** A node that has just been made is not in the first picture: it is reported only when it stays out that long. */
 export const absentMs = 10_000;
-/** Problems of decoding that are kept of one node, and of all that name none. */
-const maxEventProblems = 16;
 /** So many events wait to be folded together. */
 const maxWaiting = 1_000;
 
@@ -79,8 +78,7 @@ export class Tracker {
   /** Since when the picture of the stream is full. */
   #fullMs: number | undefined;
   #absenceReported = false;
-  /** What could not be decoded, by the node that it came with; "" for what names no node. */
-  #eventProblems: ReadonlyMap<NodeId | "", readonly Problem[]> = new Map();
+  #eventProblems: EventProblems = new Map();
   #selfStatus: Uint8Array | undefined;
 
   readonly #live: LiveMesh;
@@ -90,18 +88,14 @@ export class Tracker {
   #lastProblems:
     | {
         readonly ofMesh: readonly Problem[];
-        readonly ofEvents: ReadonlyMap<NodeId | "", readonly Problem[]>;
+        readonly ofEvents: EventProblems;
         readonly said: string;
         readonly all: readonly Problem[];
       }
     | undefined;
   /** As last built. */
   #mesh: Mesh = { peers: [] };
-  #learned: readonly LearnedCurator[] = [];
-  /** Consensus members that the current stream has named. */
-  readonly #members = new Map<NodeId, Node>();
-  /** They may be otherwise than when Curators were last learned of them. */
-  #membersChanged = false;
+  readonly #members = new MemberBook();
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
 
   constructor(settings: TrackerSettings) {
@@ -146,24 +140,11 @@ export class Tracker {
     return this.#believed;
   }
 
-  /**
-   * Curators of the cluster, by the last picture that named any and lacked nobody; empty before. The same array while
-   * they are the same. A simple Curator knows no roles: its picture names none, and says nothing about those of before.
-   */
+  /** Curators of the cluster, by the last picture that named any and lacked nobody; empty before. */
   curators(clusterNets: readonly Prefix[]): readonly LearnedCurator[] {
     const { picture } = this;
-    const whole = picture === "believed" || (picture === "partial" && this.#settled);
-    if (!whole || !this.#membersChanged) return this.#learned;
-    this.#membersChanged = false;
-    const next = learnedCurators(this.#members.values(), clusterNets);
-    const same =
-      next.length === this.#learned.length &&
-      next.every(({ address, nodeId }, at) => {
-        const before = this.#learned[at];
-        return before?.address === address && before.nodeId === nodeId;
-      });
-    if (next.length > 0 && !same) this.#learned = next;
-    return this.#learned;
+    const isWhole = picture === "believed" || (picture === "partial" && this.#settled);
+    return isWhole ? this.#members.learn(clusterNets) : this.#members.learned;
   }
 
   /** When `settle` must be called, by the clock that `fold` is given; undefined: not needed. */
@@ -285,7 +266,6 @@ export class Tracker {
     this.#openedMs = openedMs;
     this.#folded = foldStreamOpened(this.#nodes, stream);
     this.#members.clear();
-    this.#membersChanged = true;
     this.#replacement = undefined;
     this.#firstEventMs = undefined;
     this.#settled = false;
@@ -303,11 +283,11 @@ export class Tracker {
   #take(event: DecodedEvent, nowMs: number): void {
     this.#firstEventMs ??= nowMs;
     this.#selfStatus = event.selfStatus ?? this.#selfStatus;
-    const eventProblems = foldProblems(this.#eventProblems, event);
+    const eventProblems = foldEventProblems(this.#eventProblems, event);
     if (eventProblems !== this.#eventProblems) this.#built = undefined;
     this.#eventProblems = eventProblems;
-    for (const node of event.nodes) this.#noteMember(node.id, node);
-    for (const id of event.tombstones) this.#noteMember(id, undefined);
+    for (const node of event.nodes) this.#members.note(node.id, node);
+    for (const id of event.tombstones) this.#members.note(id, undefined);
     if (this.#folded.picture === "believed") {
       this.#waiting.push(event);
       // However long nobody asks, they must not cost more than what they say.
@@ -352,12 +332,6 @@ export class Tracker {
     }
   }
 
-  #noteMember(id: NodeId, node: Node | undefined): void {
-    if (node?.consensusMember === true) this.#members.set(id, node);
-    else if (!this.#members.delete(id)) return;
-    this.#membersChanged = true;
-  }
-
   #pictureProblems(): readonly Problem[] {
     switch (this.picture) {
       case "without-self":
@@ -387,33 +361,4 @@ export class Tracker {
 /** The nodes that are peers in the mesh. */
 function peersOf(mesh: Mesh): FoldContext["peers"] {
   return { size: mesh.peers.length, has: (nodeId) => findPeer(mesh, nodeId) !== undefined };
-}
-
-/** A node that comes again, or goes, takes its old problems with it. */
-function foldProblems(
-  known: ReadonlyMap<NodeId | "", readonly Problem[]>,
-  { nodes, tombstones, problems, ended = [] }: DecodedEvent,
-): ReadonlyMap<NodeId | "", readonly Problem[]> {
-  if (known.size === 0 && problems.length === 0) return known;
-  const concerns = problems.length > 0 || ended.length > 0;
-  if (!concerns && !nodes.some(({ id }) => known.has(id)) && !tombstones.some((id) => known.has(id)))
-    return known;
-  const next = new Map(known);
-  for (const { id } of nodes) next.delete(id);
-  for (const id of tombstones) next.delete(id);
-  const nameless = next.get("") ?? [];
-  if (ended.length > 0)
-    next.set(
-      "",
-      nameless.filter(({ message }) => !ended.includes(message)),
-    );
-  for (const id of new Set(problems.map(({ nodeId }) => nodeId ?? ""))) {
-    const before = id === "" ? (next.get(id) ?? []) : [];
-    const more = problems.filter(({ nodeId }) => (nodeId ?? "") === id);
-    const byText = new Map(
-      [...before, ...more].map((problem) => [`${problem.kind} ${problem.message}`, problem]),
-    );
-    next.set(id, [...byText.values()].slice(0, maxEventProblems));
-  }
-  return next;
 }

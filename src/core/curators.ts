@@ -56,6 +56,50 @@ export function learnedCurators(
   return found.toSorted((a, b) => (a.nodeId < b.nodeId ? -1 : 1)).slice(0, maxLearnedCurators);
 }
 
+/** The consensus members that a stream has named, and the Curators among them. */
+export class MemberBook {
+  readonly #members = new Map<NodeId, Node>();
+  /** They may be otherwise than when Curators were last learned of them. */
+  #hasChanged = false;
+  #learned: readonly LearnedCurator[] = [];
+
+  /** As last learned; the same array while they are the same. */
+  get learned(): readonly LearnedCurator[] {
+    return this.#learned;
+  }
+
+  /** Another stream begins. What was learned stays. */
+  clear(): void {
+    this.#members.clear();
+    this.#hasChanged = true;
+  }
+
+  /** A node is shown so; undefined: it is gone. */
+  note(id: NodeId, node: Node | undefined): void {
+    if (node?.consensusMember === true) this.#members.set(id, node);
+    else if (!this.#members.delete(id)) return;
+    this.#hasChanged = true;
+  }
+
+  /**
+   * Learns the Curators of all that were named. A simple Curator knows no roles: its picture names none, and says nothing
+   * about those of before.
+   */
+  learn(clusterNets: readonly Prefix[]): readonly LearnedCurator[] {
+    if (!this.#hasChanged) return this.#learned;
+    this.#hasChanged = false;
+    const next = learnedCurators(this.#members.values(), clusterNets);
+    const isSame =
+      next.length === this.#learned.length &&
+      next.every(({ address, nodeId }, at) => {
+        const before = this.#learned[at];
+        return before?.address === address && before.nodeId === nodeId;
+      });
+    if (next.length > 0 && !isSame) this.#learned = next;
+    return this.#learned;
+  }
+}
+
 /** A Curator of the state file, if that is still one to dial. */
 export function rememberedCurator(
   remembered: { readonly nodeId: string; readonly address: string },
