@@ -8,7 +8,7 @@
  * "copied" when it has the backlog, "ready" when it listens. It knows no node, stores nothing and checks nobody.
  */
 import { createChannel, createClient, createServer, Metadata } from "nice-grpc";
-import { servedCuratorDefinition } from "../../src/curator-server/service.ts";
+import { byteCuratorDefinition } from "../../src/curator/event-bytes.ts";
 import { WatchEvent, WatchEvent_Progress } from "../../src/gen/curator.ts";
 
 const [listen = "", copied = ""] = process.argv.slice(2);
@@ -17,7 +17,7 @@ const backlog: Uint8Array[] = [];
 let changed: Uint8Array | undefined;
 const channel = createChannel(`dns:${copied}`, undefined, { "grpc.max_receive_message_length": -1 });
 const metadata = new Metadata().set("clusternet-node-id", "copier");
-const watched = createClient(servedCuratorDefinition, channel).watch(
+const watched = createClient(byteCuratorDefinition, channel).watch(
   { kind: { $case: "nodesInCluster", nodesInCluster: {} } },
   { metadata },
 );
@@ -36,9 +36,9 @@ const change = changed ?? new Uint8Array();
 
 let next = Promise.withResolvers<void>();
 const server = createServer({ "grpc.max_send_message_length": -1, "grpc.so_reuseport": 0 });
-const { watch, updateNodeStatus } = servedCuratorDefinition.methods;
+const { watch, updateNodeStatus } = byteCuratorDefinition.methods;
 server.add(
-  { ...servedCuratorDefinition, methods: { watch, updateNodeStatus } },
+  { ...byteCuratorDefinition, methods: { watch, updateNodeStatus } },
   {
     async *watch(_request: unknown, { signal }: { readonly signal: AbortSignal }) {
       yield* backlog;

@@ -12,7 +12,8 @@ import type { Logger } from "../log.ts";
 import { identifyInsecureCaller, type IdentifyCaller } from "./caller.ts";
 import { paceLargeMessages } from "./pace.ts";
 import { Registry } from "./registry.ts";
-import { curatorLocalService, curatorService, servedCuratorDefinition } from "./service.ts";
+import { byteCuratorDefinition } from "../curator/event-bytes.ts";
+import { curatorLocalService, curatorService } from "./service.ts";
 import type { NodeStore } from "./store.ts";
 
 /** How callers connect and how they are known. */
@@ -94,7 +95,7 @@ export async function startCuratorServer(settings: CuratorServerSettings): Promi
       thisNodeId: transport.leaderId,
     }),
   };
-  server.add(servedCuratorDefinition, curatorService(service));
+  server.add(byteCuratorDefinition, curatorService(service));
   server.add(CuratorLocalDefinition, curatorLocalService(service));
   const address = renderHostPort(settings.listen);
   try {

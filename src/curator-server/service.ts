@@ -9,12 +9,8 @@ import { ServerError, type CallContext, type ServiceImplementation } from "nice-
 import { aborted } from "../async.ts";
 import type { NodeId } from "../core/node.ts";
 import { quote } from "../core/problem.ts";
-import {
-  CuratorDefinition,
-  type CuratorLocalDefinition,
-  type GetCurrentLeaderResponse,
-  type WatchRequest,
-} from "../gen/curator.ts";
+import type { byteCuratorDefinition } from "../curator/event-bytes.ts";
+import type { CuratorLocalDefinition, GetCurrentLeaderResponse, WatchRequest } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
 import type { CallerLog } from "./caller-log.ts";
@@ -27,21 +23,6 @@ import type { Registry } from "./registry.ts";
  */
 export const maxWatchesOfCaller = 16;
 
-/** Events come encoded from the fan-out, once for all watchers, so "encoding" hands the bytes on. */
-const encodedEvent = {
-  encode: (event: Uint8Array) => ({ finish: () => event }),
-  decode: (event: Uint8Array) => event,
-};
-
-/** `Curator` as it is served here: events of Watch are bytes already. */
-export const servedCuratorDefinition = {
-  ...CuratorDefinition,
-  methods: {
-    ...CuratorDefinition.methods,
-    watch: { ...CuratorDefinition.methods.watch, responseType: encodedEvent },
-  },
-};
-
 export interface ServiceSettings {
   readonly registry: Registry;
   readonly identify: IdentifyCaller;
@@ -52,10 +33,10 @@ export interface ServiceSettings {
   readonly stopping: AbortSignal;
 }
 
-/** The service for nodes. */
+/** The service for nodes. Events come encoded from the fan-out, once for all watchers. */
 export function curatorService(
   settings: ServiceSettings,
-): ServiceImplementation<typeof servedCuratorDefinition> {
+): ServiceImplementation<typeof byteCuratorDefinition> {
   const { registry, identify, log } = settings;
   const refusals = new RefusalLog(registry.callerLog);
 

@@ -19,12 +19,14 @@ import type { NodeId } from "../core/node.ts";
 import { containsAddress, decodeAddress, type Prefix } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
 import { ClusternetError, CuratorError, messageOf } from "../errors.ts";
-import { CuratorDefinition, CuratorLocalDefinition } from "../gen/curator.ts";
+import { CuratorLocalDefinition } from "../gen/curator.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
 import { type CuratorConnection, maxEventBytes } from "./connection.ts";
+import { byteCuratorDefinition } from "./event-bytes.ts";
+import { gather } from "./gather.ts";
 import { NodeCredentials, type UntrustedError } from "./tls.ts";
 import { describeUnreachable } from "./unreachable.ts";
-import { decodeWatchEvent, encodeAnnouncement, encodeStatusReport } from "./wire.ts";
+import { decodeWatchEvents, encodeAnnouncement, encodeStatusReport } from "./wire.ts";
 
 /** Below 1 s the real Curator answers GOAWAY. */
 const keepaliveMs = 10_000;
@@ -34,6 +36,9 @@ const keepaliveAnswerMs = 7_000;
 const connectMs = 5_000;
 /** An announcement or a status report is answered at once; one that is not is better sent anew. */
 const answerMs = 10_000;
+
+/** Events of some 1,000 nodes, which are decoded in a few milliseconds, may wait to be taken together. */
+const gatheredBytes = 256 << 10;
 
 const channelOptions: ChannelOptions = {
   "grpc.keepalive_time_ms": keepaliveMs,
@@ -82,7 +87,7 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
   const channel = createChannel(`dns:${address}`, secure ?? credentials.createInsecure(), channelOptions);
   const metadata = new Metadata();
   if (secure === undefined) metadata.set("clusternet-node-id", options.nodeId);
-  const client = createClient(CuratorDefinition, channel, { "*": { metadata } });
+  const client = createClient(byteCuratorDefinition, channel, { "*": { metadata } });
   const local = createClient(CuratorLocalDefinition, channel, { "*": { metadata } });
   const wrap = async (doing: string, error: unknown, startedMs: number): Promise<CuratorError> => {
     if (error instanceof CuratorError) return error;
@@ -125,15 +130,23 @@ export function connectGrpc(address: string, options: GrpcOptions): CuratorConne
       await Promise.race([requireOutside(), aborted(signal)]);
       if (signal.aborted) return;
       const startedMs = performance.now();
+      const left = new AbortController();
       try {
-        const events = client.watch(
+        const messages = client.watch(
           { kind: { $case: "nodesInCluster", nodesInCluster: {} } },
-          { signal, ...(onHeaders !== undefined && { onHeader: () => onHeaders() }) },
+          {
+            signal: AbortSignal.any([signal, left.signal]),
+            ...(onHeaders !== undefined && { onHeader: () => onHeaders() }),
+          },
         );
-        for await (const event of events) yield decodeWatchEvent(event, options.nodeId);
+        for await (const portion of gather(messages, gatheredBytes)) {
+          yield* decodeWatchEvents(portion, options.nodeId);
+        }
       } catch (error) {
         if (signal.aborted) return;
         throw await wrap(`watch nodes at Curator "${address}"`, error, startedMs);
+      } finally {
+        left.abort();
       }
     },
 

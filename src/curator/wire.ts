@@ -16,16 +16,59 @@ import type { Problem } from "../core/problem.ts";
 import { quote } from "../core/problem.ts";
 import { messageOf } from "../errors.ts";
 import { NodeStatus } from "../gen/common.ts";
-import type {
-  UpdateNodeClusterNetworkingRequest,
-  UpdateNodeStatusRequest,
+import {
+  type UpdateNodeClusterNetworkingRequest,
+  type UpdateNodeStatusRequest,
   WatchEvent,
+  WatchEvent_Progress,
 } from "../gen/curator.ts";
-import { WatchEvent_Progress } from "../gen/curator.ts";
 import type { DecodedEvent, StatusReport } from "./connection.ts";
 
 /** Of one event this many problems are told apart; an event of 64 MiB has room for millions of bad nodes. */
 export const maxProblemsOfEvent = 100;
+
+/**
+ * Reads serialized events that came together, as the fewest events that say the same: each is taken in at the cost of one.
+ * Throws at one that is no WatchEvent, after those before it.
+ */
+export function* decodeWatchEvents(
+  messages: readonly Uint8Array[],
+  self: NodeId,
+): Generator<DecodedEvent, void> {
+  let together: DecodedEvent[] = [];
+  for (const message of messages) {
+    let event: DecodedEvent;
+    try {
+      event = decodeWatchEvent(WatchEvent.decode(message), self);
+    } catch (error) {
+      if (together.length > 0) yield joinEvents(together);
+      throw error;
+    }
+    together.push(event);
+    if (mayBeFollowed(event)) continue;
+    yield joinEvents(together);
+    together = [];
+  }
+  if (together.length > 0) yield joinEvents(together);
+}
+
+/** Whether what comes after it may stand in the same event: tombstones are taken in after nodes, and problems end with a node that comes later. */
+function mayBeFollowed({ tombstones, lastBacklogged, problems, ended }: DecodedEvent): boolean {
+  return tombstones.length === 0 && !lastBacklogged && problems.length === 0 && ended === undefined;
+}
+
+/** All but the last have nothing but nodes. */
+function joinEvents(events: readonly DecodedEvent[]): DecodedEvent {
+  const last = events.at(-1);
+  if (last === undefined) throw new Error("there is no event to join");
+  if (events.length === 1) return last;
+  const selfStatus = events.findLast((event) => event.selfStatus !== undefined)?.selfStatus;
+  return {
+    ...last,
+    nodes: events.flatMap(({ nodes }) => nodes),
+    ...(selfStatus !== undefined && { selfStatus }),
+  };
+}
 
 /** Reads an event. Never throws, whatever its nodes are. */
 export function decodeWatchEvent(event: WatchEvent, self: NodeId): DecodedEvent {

@@ -14,6 +14,7 @@ import { NodeStatus } from "../../src/gen/common.ts";
 import { event, FakeCurator, node } from "../fakes/curator.ts";
 import { RemoteCurator } from "../fakes/remote-curator.ts";
 import { TcpProxy } from "../fakes/tcp-proxy.ts";
+import { waitFor } from "../lab/wait.ts";
 
 const self = "self" as NodeId;
 const announcement: Announcement = {
@@ -64,7 +65,8 @@ async function durationOf(work: Promise<CuratorError>): Promise<{ error: Curator
 describe("a watch", () => {
   test("yields every event, tells of headers, and returns when it is aborted", async () => {
     await using curator = await FakeCurator.start();
-    curator.style({ nodesPerEvent: 1, headersFirst: true });
+    // Apart, since events that come together are taken as one.
+    curator.style({ nodesPerEvent: 1, pauseMs: 50, headersFirst: true });
     curator.backlog(node({ id: "self", address: "192.0.2.1" }), node({ id: "b" }));
     using connection = connect(curator.address);
     const stop = new AbortController();
@@ -77,6 +79,53 @@ describe("a watch", () => {
     }
     expect(seen).toEqual(["headers", "self false 11", "b true undefined"]);
     expect(curator.seen().streams).toMatchObject([{ nodeId: "self" }]);
+  });
+
+  test("takes many changes at once as few events, and loses none before the end of the stream", async () => {
+    await using curator = await FakeCurator.start();
+    using connection = connect(curator.address);
+    const ids = Array.from({ length: 200 }, (_, at) => `n${at}`);
+    const seen: string[] = [];
+    let events = 0;
+    const error = await errorOf(
+      (async () => {
+        for await (const { nodes, tombstones, lastBacklogged } of connection.watchNodes(forever)) {
+          events++;
+          seen.push(...nodes.map(({ id }) => id), ...tombstones.map((id) => `-${id}`));
+          if (!lastBacklogged) continue;
+          curator.put(...ids.map((id) => node({ id })));
+          curator.remove("n7");
+          curator.put(node({ id: "n7" }));
+          curator.endStreams();
+        }
+      })(),
+    );
+    expect(error.code).toBe(14);
+    expect(seen).toEqual([...ids, "-n7", "n7"]);
+    expect(events).toBeLessThan(20);
+  });
+
+  test("throws at a message that is no event, after those that came with it", async () => {
+    await using curator = await FakeCurator.start();
+    using connection = connect(curator.address);
+    const seen: string[] = [];
+    const error = await errorOf(
+      (async () => {
+        for await (const { nodes, lastBacklogged } of connection.watchNodes(forever)) {
+          seen.push(...nodes.map(({ id }) => id));
+          if (!lastBacklogged) continue;
+          curator.put(node({ id: "b" }));
+          curator.push(new Uint8Array([0x0a, 0x7f]));
+          curator.put(node({ id: "c" }));
+        }
+      })(),
+    );
+    expect(seen).toEqual(["b"]);
+    expect([error.code, error.message]).toEqual([
+      13,
+      `Cannot watch nodes at Curator "${curator.address}": INTERNAL: index out of range: 2 + 127 > 2`,
+    ]);
+    await waitFor(() => curator.seen().streams.every(({ open }) => !open), "the stream is left");
   });
 
   const ends = [

@@ -9,6 +9,7 @@ import { nodeIdProblem, type NodeId } from "../../src/core/node.ts";
 import { parseAddress } from "../../src/core/prefix.ts";
 import {
   decodeWatchEvent,
+  decodeWatchEvents,
   encodeAnnouncement,
   encodeStatusReport,
   maxProblemsOfEvent,
@@ -116,6 +117,56 @@ describe("the real Curator's events", () => {
 const announcements = updates.update_node_cluster_networking.flatMap(({ name, request, request_base64 }) =>
   request_base64 === undefined || request === undefined ? [] : [{ name, request, request_base64 }],
 );
+
+describe("events that come together", () => {
+  const broken = join(node({ id: "b" }), field(3, "x"), new Uint8Array([0x22, 0x7f]));
+  const cases = [
+    { name: "none", events: [], want: [] },
+    {
+      name: "nodes as one event, up to tombstones, a full picture or the end",
+      events: [
+        event({ nodes: [node({ id: "a" })] }),
+        event({ nodes: [node({ id: "b" })], tombstones: ["a"] }),
+        event({ nodes: [node({ id: "a" })] }),
+        event({ nodes: [node({ id: "c" })], last: true }),
+        event({ nodes: [node({ id: "c" }), node({ id: "d" })] }),
+        event({ nodes: [node({ id: "c" })] }),
+      ],
+      want: ["a b -a", "a c last", "c d c"],
+    },
+    {
+      name: "a tombstone before the node that comes again",
+      events: [event({ tombstones: ["a"] }), event({ nodes: [node({ id: "a" })] })],
+      want: ["-a", "a"],
+    },
+    {
+      name: "a node that cannot be read before the same node that can",
+      events: [event({ nodes: [broken] }), event({ nodes: [node({ id: "b" })] })],
+      want: ["b!", "b"],
+    },
+    {
+      name: "this node's status as it came last",
+      events: [
+        event({ nodes: [node({ id: "self", address: "192.0.2.1" })] }),
+        event({ nodes: [node({ id: "self", address: "192.0.2.22" })] }),
+        event({ nodes: [node({ id: "b" })] }),
+      ],
+      want: ["self self b 192.0.2.22"],
+    },
+  ];
+  test.each(cases)("decodeWatchEvents() gives $name", ({ events, want }) => {
+    const found = [...decodeWatchEvents(events, self)].map((each) =>
+      [
+        ...each.nodes.map(({ id }) => id),
+        ...each.problems.map(({ nodeId }) => `${nodeId}!`),
+        ...each.tombstones.map((id) => `-${id}`),
+        ...(each.lastBacklogged ? ["last"] : []),
+        ...(each.selfStatus === undefined ? [] : [NodeStatus.decode(each.selfStatus).externalAddress]),
+      ].join(" "),
+    );
+    expect(found).toEqual(want);
+  });
+});
 
 describe("the requests that were sent to the real Curator", () => {
   test.each(announcements)("an announcement with $name is the same bytes", ({ request, request_base64 }) => {

@@ -20,11 +20,11 @@ import type { Server } from "nice-grpc";
 import { createServer, Metadata, ServerError, Status } from "nice-grpc";
 import type { CallContext } from "nice-grpc-common";
 import { aborted } from "../../src/async.ts";
+import { byteCuratorDefinition } from "../../src/curator/event-bytes.ts";
 import type { Transport } from "../../src/curator-server/server.ts";
 import { tlsTransport } from "../../src/curator-server/tls.ts";
 import { NodeClusterNetworking, NodeState, NodeStatus } from "../../src/gen/common.ts";
 import {
-  CuratorDefinition,
   CuratorLocalDefinition,
   Node,
   type UpdateNodeClusterNetworkingRequest,
@@ -171,22 +171,6 @@ interface Stream {
   wake: () => void;
   lastHeld: boolean;
 }
-
-// The bytes of an event go out as they are: an event may be no WatchEvent at all.
-const rawCuratorDefinition = {
-  ...CuratorDefinition,
-  methods: {
-    ...CuratorDefinition.methods,
-    watch: {
-      ...CuratorDefinition.methods.watch,
-      responseType: {
-        encode: (bytes: Uint8Array) => ({ finish: () => bytes }),
-        decode: (bytes: Uint8Array) => bytes,
-        fromPartial: (bytes: Uint8Array) => bytes,
-      },
-    },
-  },
-} as const;
 
 /** Field 15, length-delimited, of that many zeros. */
 function unknownField(bytes: number): Uint8Array {
@@ -429,7 +413,8 @@ export class FakeCurator implements AsyncDisposable {
       "grpc.max_receive_message_length": 64 << 20,
       "grpc.max_send_message_length": -1,
     });
-    server.add(rawCuratorDefinition, {
+    // The bytes of an event go out as they are: an event may be no WatchEvent at all.
+    server.add(byteCuratorDefinition, {
       watch: (request, context) => this.#watch(request, context),
       updateNodeClusterNetworking: (request, context) => this.#takeAnnouncement(request, context),
       updateNodeStatus: (request, context) => this.#takeStatusReport(request, context),
