@@ -2,7 +2,7 @@
  * When the loop of pull turns: at once when something changed, but not faster than a flood may make it (C4.9), and again
  * after a while when something could not be done (C4.10), at every resync, and in any case at the pulse of the health.
  */
-import { applyBackoff, Backoff, Bell, pulseMs, type Clock } from "./async.ts";
+import { applyBackoff, Backoff, Bell, giveWay, pulseMs, type Clock } from "./async.ts";
 
 /** At most ten applies a second in a lasting flood of changes (C4.9). */
 const minApplyIntervalMs = 100;
@@ -13,13 +13,24 @@ const minApplyIntervalMs = 100;
 const maxRestMs = 5_000;
 /** A flood lasts when so many turns in a row were asked for before they were due. */
 const lastingTurns = 3;
-/** More events than this since the last turn are a burst, of which more is on its way. */
-const burstEvents = 8;
+/** More changes than this since the last turn are a burst, of which more is on its way. */
+const burstChanges = 8;
 /** A burst is over when nothing came for this long, and is not waited for longer than that. */
 const burstQuietMs = 4;
 const burstLimitMs = 100;
+/** So long the event loop is let alone to read what has come to this machine. */
+const unreadMs = 1;
 /** While something fails a hint is followed no sooner than this after the last turn: C4.12 wants drift mended in 2 s. */
 const failingHintMs = 1_500;
+
+/** What turns. */
+export interface Turning {
+  readonly turn: () => Promise<void>;
+  /** Does what can be done of the next turn before it: called while more of a burst is on its way. */
+  readonly prepare: () => void;
+  /** When to turn without a poke, for reasons of its own. */
+  readonly dueMs: () => number | undefined;
+}
 
 export class Pace {
   readonly #clock: Clock;
@@ -35,7 +46,7 @@ export class Pace {
   /** Turns in a row that were asked for before they were due. */
   #hurriedTurns = 0;
   /** Since the last turn began. */
-  #events = 0;
+  #changes = 0;
   #hinted = false;
 
   constructor(resyncMs: number, clock: Clock) {
@@ -63,9 +74,9 @@ export class Pace {
     this.#bell.poke();
   }
 
-  /** An event of a stream came: more may be on its way. */
-  noteEvent(): void {
-    this.#events++;
+  /** So many nodes came or went at once: more may be on their way. */
+  noteChanges(count: number): void {
+    this.#changes += count;
     this.#bell.poke();
   }
 
@@ -86,8 +97,8 @@ export class Pace {
     this.#lastTurnMs = this.#clock.nowMs();
   }
 
-  /** Turns until `signal` aborts, for the first time at once. `dueMs`: when to turn without a poke, for reasons of its own. */
-  async run(turn: () => Promise<void>, dueMs: () => number | undefined, signal: AbortSignal): Promise<void> {
+  /** Turns until `signal` aborts, for the first time at once. */
+  async run({ turn, prepare, dueMs }: Turning, signal: AbortSignal): Promise<void> {
     const clock = this.#clock;
     // Whatever rang before is seen by the first turn.
     this.#bell.clear();
@@ -95,7 +106,7 @@ export class Pace {
     while (!signal.aborted) {
       const startMs = clock.nowMs();
       this.#hinted = false;
-      this.#events = 0;
+      this.#changes = 0;
       await turn();
       const endMs = clock.nowMs();
       this.#lastTurnMs = endMs;
@@ -113,20 +124,29 @@ export class Pace {
       const early = this.#nextTurnMs - clock.nowMs();
       this.#hurriedTurns = early > 0 ? this.#hurriedTurns + 1 : 0;
       if (early > 0) await clock.sleep(early, signal);
-      else await this.#gatherBurst(signal);
+      else await this.#gatherBurst(prepare, signal);
       // Whatever rang meanwhile is seen by the turn that comes now.
       this.#bell.clear();
     }
   }
 
-  /** Lets what has come in the same instant be heard, and a burst come to its end, so that one turn serves all of it. */
-  async #gatherBurst(signal: AbortSignal): Promise<void> {
-    const startMs = this.#clock.nowMs();
-    await new Promise((resolve) => setImmediate(resolve));
-    let before = burstEvents;
-    while (this.#events > before && this.#clock.nowMs() - startMs < burstLimitMs && !signal.aborted) {
-      before = this.#events;
-      await this.#clock.sleep(burstQuietMs, signal);
+  /**
+   * Lets what has come in the same instant be heard, and a burst come to its end, so that one turn serves all of it; what
+   * has come is prepared meanwhile.
+   */
+  async #gatherBurst(prepare: () => void, signal: AbortSignal): Promise<void> {
+    const clock = this.#clock;
+    const startMs = clock.nowMs();
+    await giveWay();
+    let before = burstChanges;
+    while (this.#changes > before && clock.nowMs() - startMs < burstLimitMs && !signal.aborted) {
+      before = this.#changes;
+      const quietMs = clock.nowMs() + burstQuietMs;
+      prepare();
+      // What came while that took its time is to be read still, and two turns of the event loop later it is heard.
+      await clock.sleep(Math.max(quietMs - clock.nowMs(), unreadMs), signal);
+      await giveWay();
+      await giveWay();
     }
   }
 }

@@ -14,7 +14,7 @@ import type { LearnedCurator } from "./core/curators.ts";
 import type { SeenHost, WantedHost } from "./core/host-plan.ts";
 import type { PrivateKey } from "./core/key.ts";
 import type { Mesh } from "./core/mesh.ts";
-import { holdMs } from "./core/node-set.ts";
+import { holdMs, type NodeEvent } from "./core/node-set.ts";
 import type { Node } from "./core/node.ts";
 import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
@@ -28,7 +28,7 @@ import type { Own } from "./own.ts";
 import { Pace } from "./pace.ts";
 import type { ProblemLog } from "./problem-log.ts";
 import { PullLog } from "./pull-log.ts";
-import type { BuildRules, Tracker } from "./tracker.ts";
+import type { BuildRules, TrackedMesh, Tracker } from "./tracker.ts";
 
 /** After signs of lost tombstones the stream is opened anew within this time, so that not all agents do it at once (C2). */
 const suspicionMs = 60_000;
@@ -96,6 +96,8 @@ export interface PullState {
 /** Problems that keep the whole interface from working. */
 const blocking: ReadonlySet<Problem["kind"]> = new Set(["port-in-use", "interface-foreign"]);
 
+const nothing: NodeEvent = { nodes: [], tombstones: [], lastBacklogged: false };
+
 export class Pull {
   readonly state = new Value<PullState>({
     mesh: { peers: [] },
@@ -148,8 +150,11 @@ export class Pull {
     if (this.#parts.events !== undefined) await giveWay();
     const { tracker } = this.#parts;
     const turning = this.#pace.run(
-      () => this.#turn(signal),
-      () => tracker.settleAtMs,
+      {
+        turn: () => this.#turn(signal),
+        prepare: () => void this.#makeMesh(),
+        dueMs: () => tracker.settleAtMs,
+      },
       signal,
     );
     await Promise.all([following, this.#watchOwn(signal), turning]);
@@ -162,7 +167,11 @@ export class Pull {
 
   /** The newest mesh, whether or not it is applied: who is behind a peer of the interface. */
   get mesh(): Mesh {
-    return this.#parts.tracker.build(this.#currentRules()).mesh;
+    return this.#makeMesh().mesh;
+  }
+
+  #makeMesh(): TrackedMesh {
+    return this.#parts.tracker.build(this.#currentRules());
   }
 
   /** The kernel told of a change that may concern us: the host is read and compared at once. */
@@ -184,7 +193,7 @@ export class Pull {
   } {
     const { interfaceName, privateKey, listenPort, clusterNets, keepaliveSeconds } = this.#settings;
     const own = this.#parts.own.get();
-    const { mesh, problems, exact } = this.#parts.tracker.build(this.#currentRules());
+    const { mesh, problems, exact } = this.#makeMesh();
     const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
     return {
       wanted: {
@@ -218,7 +227,8 @@ export class Pull {
       // A turn that waits for its programs leaves time to make all of it, which the next one then finds made.
       if (!wasHeardOut && tracker.heardOut) this.wanted();
       this.#askAgain();
-      this.#pace.noteEvent();
+      const { nodes, tombstones } = event.kind === "event" ? event.event : nothing;
+      this.#pace.noteChanges(nodes.length + tombstones.length);
     }
   }
 

@@ -123,14 +123,13 @@ function start(
       ...(heard === undefined ? {} : { events: begin(curator.follow(stop.signal)) }),
       host,
       file: {
-        write(pieces) {
+        async write(pieces) {
           const text = Buffer.concat(pieces).toString();
-          if (file.fails)
-            return Promise.reject(new ClusternetError("Cannot write file: no space left on device"));
+          if (file.fails) throw new ClusternetError("Cannot write file: no space left on device");
           const isNew = text !== file.text;
           if (isNew) log.push("write");
           file.text = text;
-          return Promise.resolve({ stamp: "as written", isNew });
+          return { stamp: "as written", isNew };
         },
       },
       own,
@@ -306,6 +305,45 @@ describe("Pull", () => {
     await run.clock.advance(20_000);
     expect(run.pull.state.get().applied).toBe(true);
     expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  // How many nodes come, how long it takes until the next ones do, and how many peers have been applied by then.
+  const bursts = [
+    { name: "few changes without a wait", steps: [{ come: 8, ms: 0, peers: 8 }] },
+    {
+      name: "a burst when nothing came for 4 ms",
+      steps: [
+        { come: 9, ms: 3.9, peers: 0 },
+        { come: 0, ms: 0.2, peers: 9 },
+      ],
+    },
+    {
+      name: "a burst that goes on when it has come to its end",
+      steps: [
+        { come: 9, ms: 3.9, peers: 0 },
+        { come: 1, ms: 3.9, peers: 0 },
+        { come: 20, ms: 3.9, peers: 0 },
+        { come: 0, ms: 1, peers: 30 },
+      ],
+    },
+  ];
+  test.each(bursts)("applies $name, and once", async ({ steps }) => {
+    const run = start();
+    run.open();
+    run.event([self], true);
+    await run.clock.advance(1_000);
+    const before = run.host.applied.length;
+    let sent = 0;
+    for (const { come, ms, peers } of steps) {
+      const letters = Array.from({ length: come }, () => String.fromCharCode("A".charCodeAt(0) + sent++));
+      if (come > 0) run.event(letters.map((letter) => node(letter)));
+      await run.clock.advance(ms);
+      if (peers > 0) await until(() => run.host.applied.length > before);
+      expect(run.host.applied.at(-1)?.peers).toHaveLength(peers);
+    }
+    await run.clock.advance(1_000);
+    expect(run.host.applied).toHaveLength(before + 1);
     await run.end();
   });
 
