@@ -52,8 +52,11 @@ export interface PullSettings {
 
 /** The file of the mesh, as pull needs it (host/mesh-file.ts). */
 export interface MeshWriter {
-  /** Makes the file hold these pieces of a text, where it does not already. Throws ClusternetError. */
-  write(pieces: readonly Uint8Array[]): Promise<Kept>;
+  /**
+   * Makes the file hold these pieces of a text, where it does not already. Throws ClusternetError. `onFlush` is called when
+   * there is nothing left to do but to wait for the disk.
+   */
+  write(pieces: readonly Uint8Array[], onFlush: () => void): Promise<Kept>;
 }
 
 export interface PullParts {
@@ -274,8 +277,11 @@ export class Pull {
     const heard = this.#heard();
     const { isHeld } = tracker;
     problems.replace("mesh", meshProblems);
-    const writing = this.#writeFile(pieces);
+    const flush = Promise.withResolvers<void>();
+    const writing = this.#writeFile(pieces, flush.resolve).finally(flush.resolve);
     const stamp = writing.then((file) => file.stamp);
+    // A plan that is begun sooner keeps the write from going on.
+    await flush.promise;
     const result = await host.apply(wanted, signal, stamp);
     const { isFailed } = await writing;
     // What was cut short because the agent stops is nobody's problem.
@@ -312,11 +318,12 @@ export class Pull {
   /** What the file is known by if it holds this. Never throws. */
   async #writeFile(
     pieces: readonly Uint8Array[],
+    onFlush: () => void,
   ): Promise<{ readonly stamp?: FileStamp; readonly isFailed: boolean }> {
     const { file, problems, tracker } = this.#parts;
     if (this.#settings.keepFile === true && !tracker.believed) return { isFailed: false };
     try {
-      const { stamp, isNew } = await file.write(pieces);
+      const { stamp, isNew } = await file.write(pieces, onFlush);
       if (isNew) problems.replace("last-file", []);
       problems.replace("file", []);
       return { stamp, isFailed: false };

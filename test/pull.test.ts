@@ -100,7 +100,7 @@ function start(
   const stop = new AbortController();
   const curator = new FakeFollower(heard);
   const host = new FakeHost(log);
-  const file = { text: "", fails: false };
+  const file = { text: "", fails: false, flush: Promise.resolve() };
   const own = new Value<Own>(
     readOwn(
       { self: self.id, publicKey: privateKey.publicKey, clusterNets },
@@ -123,12 +123,14 @@ function start(
       ...(heard === undefined ? {} : { events: begin(curator.follow(stop.signal)) }),
       host,
       file: {
-        async write(pieces) {
+        async write(pieces, onFlush) {
           const text = Buffer.concat(pieces).toString();
           if (file.fails) throw new ClusternetError("Cannot write file: no space left on device");
           const isNew = text !== file.text;
           if (isNew) log.push("write");
           file.text = text;
+          await file.flush;
+          onFlush();
           return { stamp: "as written", isNew };
         },
       },
@@ -344,6 +346,21 @@ describe("Pull", () => {
     }
     await run.clock.advance(1_000);
     expect(run.host.applied).toHaveLength(before + 1);
+    await run.end();
+  });
+
+  test("finds out what is to be done on the host while the disk is busy with the file, not before", async () => {
+    const run = start();
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(500);
+    const flush = Promise.withResolvers<void>();
+    run.file.flush = flush.promise;
+    run.event([node("c")]);
+    await run.clock.advance(500);
+    expect(run.log).toEqual(["write", "apply []", "write", "apply [b]", "write"]);
+    flush.resolve();
+    await until(() => run.log.at(-1) === "apply [b c]");
     await run.end();
   });
 

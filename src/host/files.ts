@@ -96,13 +96,20 @@ export type Content = string | readonly Uint8Array[];
 
 /**
  * Replaces the file's content, or makes the file. Throws ClusternetError when it cannot, or when something other
- * than a regular file has that name; whatever was there is then untouched, and no temporary file stays.
+ * than a regular file has that name; whatever was there is then untouched, and no temporary file stays. `onFlush` is called
+ * when all has been handed to the kernel, and the longest wait, that for the disk, begins.
  */
-export async function replaceFile(path: string, content: Content, mode: number): Promise<FileStamp> {
-  return await writeThrough(path, content, mode, async (temporary) => {
+export async function replaceFile(
+  path: string,
+  content: Content,
+  mode: number,
+  onFlush: () => void = () => {},
+): Promise<FileStamp> {
+  const name = async (temporary: string): Promise<void> => {
     refuseIrregular(path);
     await rename(temporary, path);
-  });
+  };
+  return await writeThrough(path, content, mode, { name, onFlush });
 }
 
 /**
@@ -111,7 +118,7 @@ export async function replaceFile(path: string, content: Content, mode: number):
  */
 export async function makeFile(path: string, text: string, mode: number): Promise<boolean> {
   let made = true;
-  await writeThrough(path, text, mode, async (temporary) => {
+  const name = async (temporary: string): Promise<void> => {
     // Unlike rename, link never takes the place of what is there: not even of a dangling symbolic link.
     try {
       await link(temporary, path);
@@ -120,7 +127,8 @@ export async function makeFile(path: string, text: string, mode: number): Promis
       made = false;
     }
     await unlink(temporary);
-  });
+  };
+  await writeThrough(path, text, mode, { name, onFlush: () => {} });
   return made;
 }
 
@@ -132,16 +140,22 @@ function stampOf(stats: BigIntStats): FileStamp {
   return [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.ctimeNs, stats.mode].join(":");
 }
 
+/** What is done on the way: the file gets its name, and somebody is told that its flush begins. */
+interface Stations {
+  readonly name: (temporary: string) => Promise<void>;
+  readonly onFlush: () => void;
+}
+
 async function writeThrough(
   path: string,
   content: Content,
   mode: number,
-  name: (temporary: string) => Promise<void>,
+  stations: Stations,
 ): Promise<FileStamp> {
   const random = crypto.getRandomValues(new Uint8Array(8)).toHex();
   const temporary = join(dirname(path), `.${basename(path)}.${random}.clusternet-tmp`);
   try {
-    const stamp = await writeTemporary(temporary, content, mode, name);
+    const stamp = await writeTemporary(temporary, content, mode, stations);
     await syncDirectory(dirname(path));
     return stamp;
   } catch (error) {
@@ -158,7 +172,7 @@ async function writeTemporary(
   temporary: string,
   content: Content,
   mode: number,
-  name: (temporary: string) => Promise<void>,
+  { name, onFlush }: Stations,
 ): Promise<FileStamp> {
   const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
   const handle = await open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
@@ -166,7 +180,9 @@ async function writeTemporary(
     // Whatever the umask is: nobody else reads the file before this, since it can only take away.
     fchmodSync(handle.fd, mode);
     await writeAll(handle, typeof content === "string" ? [Buffer.from(content)] : content);
-    await handle.sync();
+    const flushed = handle.sync();
+    onFlush();
+    await flushed;
     await name(temporary);
     return stampOf(fstatSync(handle.fd, { bigint: true }));
   } finally {
@@ -376,15 +392,15 @@ export class KeptFile {
     return file;
   }
 
-  /** Makes the file hold this, mode 0600, where it does not already. Throws ClusternetError. */
-  async write(content: Content): Promise<Kept> {
+  /** Makes the file hold this, mode 0600, where it does not already; `onFlush` as that of `replaceFile`. Throws ClusternetError. */
+  async write(content: Content, onFlush?: () => void): Promise<Kept> {
     const last = this.#last;
     if (last !== undefined && isSameContent(last.content, content)) {
       // The pieces take the place of a text that was read: the next comparison then costs nothing.
       this.#last = { content, stamp: last.stamp };
       if (last.stamp === (await stampAt(this.path))) return { stamp: last.stamp, isNew: false };
     }
-    const stamp = await replaceFile(this.path, content, privateMode);
+    const stamp = await replaceFile(this.path, content, privateMode, onFlush);
     this.#last = { content, stamp };
     return { stamp, isNew: true };
   }

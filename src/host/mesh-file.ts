@@ -78,8 +78,8 @@ export class MeshFile {
   }
 
   /** Makes the file hold this, mode 0600, atomically; see `KeptFile`. */
-  async write(content: Content): Promise<Kept> {
-    return await this.#file.write(content);
+  async write(content: Content, onFlush?: () => void): Promise<Kept> {
+    return await this.#file.write(content, onFlush);
   }
 
   #unusable(found: string): Problem {

@@ -1,5 +1,6 @@
 /** Files that survive a power loss, on real and on failing disks. */
 import { describe, expect, test } from "bun:test";
+import { readFileSync, readdirSync } from "node:fs";
 import { chmod, lstat, mkdir, readFile, readdir, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
@@ -76,6 +77,17 @@ describe("replaceFile()", () => {
       expect(await stampAt(path)).not.toBe(stamp);
       await rm(path);
       expect(await stampAt(path)).toBeUndefined();
+    });
+  });
+
+  test("tells when the disk alone is waited for: all is written, and nothing has the name yet", async () => {
+    await withDirectory(async (directory) => {
+      const seen: string[] = [];
+      await replaceFile(join(directory, "f"), "new", 0o600, () => {
+        const [name = "", ...others] = readdirSync(directory);
+        seen.push(`${name === "f"} ${readFileSync(join(directory, name), "utf8")} ${others.length}`);
+      });
+      expect(seen).toEqual(["false new 0"]);
     });
   });
 
