@@ -33,7 +33,10 @@ export const exitMeanings: readonly (readonly [ExitStatus, string])[] = [
     exitStatus.unexpected,
     "unexpected; standard output is closed or cannot be written; `down` could not take all of it away",
   ],
-  [exitStatus.problems, "`status --check` found problems, no agent, or one that hangs"],
+  [
+    exitStatus.problems,
+    "`status --check` found problems, no agent, or one that hangs; `--once` is done, but not all of this node is announced",
+  ],
   [exitStatus.usage, "wrong usage"],
   [
     exitStatus.unavailable,

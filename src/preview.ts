@@ -1,18 +1,18 @@
 /**
  * What a run would do now, without doing any of it (`--dry-run`).
  */
-import type { Clock, Watched } from "./async.ts";
+import type { Watched } from "./async.ts";
 import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { renderStep } from "./core/host-commands.ts";
 import { privateKeyFromBytes, secretForms } from "./core/key.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
-import { ClusternetError, exitStatus } from "./errors.ts";
 import { createRunCommand } from "./host/command.ts";
 import { readKeyFile } from "./host/key-file.ts";
 import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
+import { tooLate } from "./too-late.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 import {
   createAgentHost,
@@ -39,7 +39,7 @@ export interface Preview {
  * `timeoutMs` run out.
  */
 export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortSignal): Promise<Preview> {
-  const { dataDirectory, interfaceName, wireguard, curator, log, clock } = agent;
+  const { dataDirectory, interfaceName, wireguard, curator, log } = agent;
   const run = createRunCommand();
   const found = await readKeyFile(keyPathOf(agent));
   const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
@@ -59,7 +59,7 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
   const { pull, own, ownSettings, sources } = wired;
   await Promise.all([
     hearMesh(agent, wired, timeoutMs, signal),
-    hearSource(sources.podNetworkState, timeoutMs, signal, clock),
+    hearSource(agent, sources.podNetworkState, timeoutMs, signal),
   ]);
   own.set(readOwn(ownSettings, sources));
   const { wanted, problems } = pull.wanted();
@@ -91,7 +91,7 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
 
 /** Waits until all that the Curator knows has been heard. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */
 async function hearMesh(
-  { curator, clock }: Agent,
+  { self, curator, clock }: Agent,
   { pull, tracker }: Wired,
   timeoutMs: number,
   signal: AbortSignal,
@@ -124,15 +124,16 @@ async function hearMesh(
   };
   await Promise.all([listen(), limit()]);
   if (tracker.heardOut || signal.aborted) return;
-  throw tooLate("see the whole mesh", timeoutMs, "no full picture has come from a Curator", lastProblems);
+  const missing = ["no full picture has come from a Curator"];
+  throw tooLate("see the whole mesh", { timeoutMs, missing, problems: lastProblems, self });
 }
 
 /** Waits until the source has said something. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */
 async function hearSource(
+  { self, clock }: Agent,
   state: Watched<SourceState>,
   timeoutMs: number,
   signal: AbortSignal,
-  clock: Clock,
 ): Promise<void> {
   const heard = new AbortController();
   const until = AbortSignal.any([signal, heard.signal]);
@@ -141,17 +142,5 @@ async function hearSource(
   await late;
   const { answered, problems } = state.get();
   if (answered || signal.aborted) return;
-  throw tooLate("know this node's pod prefixes", timeoutMs, sourceIsSilent, problems);
-}
-
-function tooLate(
-  what: string,
-  timeoutMs: number,
-  why: string,
-  problems: readonly Problem[],
-): ClusternetError {
-  const reasons = [why, ...problems.map(({ message }) => message)];
-  return new ClusternetError(`Cannot ${what} within ${timeoutMs / 1000} s: ${reasons.join("; ")}`, {
-    exit: exitStatus.temporary,
-  });
+  throw tooLate("know this node's pod prefixes", { timeoutMs, missing: [sourceIsSilent], problems, self });
 }

@@ -107,6 +107,16 @@ export class Push {
     return !this.#isReportDue(externalAddress) && this.#announcer.isSettled(claim.announcement);
   }
 
+  /**
+   * The Curator misses a status of this node, and this node leaves it to others to report it, for now. With "auto" this
+   * is how every start goes at our own Curator, and no problem before it lasts.
+   */
+  get awaitsStatus(): boolean {
+    return (
+      this.#settings.reportStatus === "auto" && !this.#reporting && this.#missingStatusSinceMs !== undefined
+    );
+  }
+
   /** When the loop last turned, by the clock's `nowMs`. */
   get lastTurnMs(): number {
     return this.#lastTurnMs;
@@ -338,20 +348,27 @@ export class Push {
   }
 
   #refused(error: unknown): void {
-    const { problems, clock } = this.#parts;
+    const { problems, clock, log } = this.#parts;
+    const isStatusMissing = error instanceof CuratorError && error.code === failedPrecondition;
+    this.#missingStatusSinceMs = isStatusMissing ? (this.#missingStatusSinceMs ?? clock.nowMs()) : undefined;
+    if (isStatusMissing) {
+      // The Curator has no status of this node, whatever was reported before.
+      this.#reported = undefined;
+      if (clock.nowMs() >= this.#statusDueMs) this.#reporting = true;
+    }
+    const message = describeInLine(error);
+    if (this.awaitsStatus) {
+      log.debug("The Curator misses a status of this node; one is reported when nobody else does", {
+        message,
+      });
+      problems.replace("push", []);
+      return;
+    }
     problems.replace("push", [
       isRemoved(error)
         ? removedProblem(this.#settings.self)
-        : { kind: "announce-refused", nodeId: this.#settings.self, message: describeInLine(error) },
+        : { kind: "announce-refused", nodeId: this.#settings.self, message },
     ]);
-    if (!(error instanceof CuratorError) || error.code !== failedPrecondition) {
-      this.#missingStatusSinceMs = undefined;
-      return;
-    }
-    // The Curator has no status of this node, whatever was reported before.
-    this.#reported = undefined;
-    this.#missingStatusSinceMs ??= clock.nowMs();
-    if (clock.nowMs() >= this.#statusDueMs) this.#reporting = true;
   }
 
   /** When `auto` reports the status itself, if the Curator goes on missing it; never with another setting. */

@@ -7,6 +7,8 @@
  */
 import { createAgent, type Agent, type ServiceOptions } from "./agent.ts";
 import { AgentStatus } from "./agent-status.ts";
+import type { NodeId } from "./core/node.ts";
+import type { Problem, ProblemKind } from "./core/problem.ts";
 import { ClusternetError, exitStatus } from "./errors.ts";
 import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
@@ -15,6 +17,7 @@ import { openSession, type Session } from "./session.ts";
 import { giveMemoryBack, spareMemory } from "./spare-memory.ts";
 import type { Status } from "./status.ts";
 import { watchTimeOfDay } from "./time-watch.ts";
+import { tooLate } from "./too-late.ts";
 
 export class Service {
   readonly #agent: Agent;
@@ -72,7 +75,8 @@ export class Service {
 
   /**
    * Runs until a full picture has been written and applied and this node's announcement accepted. Throws
-   * ClusternetError with exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out.
+   * ClusternetError with exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out, with exit 3 when all
+   * of that is done, but for prefixes that are not announced.
    */
   async runOnce(timeoutMs: number, signal: AbortSignal): Promise<void> {
     const stop = new AbortController();
@@ -124,19 +128,16 @@ export class Service {
 
   /** Waits until a run has done all there is to do, or `signal` aborts. Returns what keeps it from that. */
   async #finishOnce(timeoutMs: number, signal: AbortSignal): Promise<ClusternetError | undefined> {
-    const { clock, problems } = this.#agent;
+    const { self, clock, problems } = this.#agent;
     const endMs = clock.nowMs() + timeoutMs;
     while (!signal.aborted) {
       const missing = this.#missingOfOnce();
-      if (missing.length === 0) return undefined;
       const current = problems.current();
+      if (missing.length === 0) return notAllAnnounced(current, self);
       const taken = current.find(({ kind }) => kind === "port-in-use");
       if (taken !== undefined) return new ClusternetError(taken.message, { exit: exitStatus.unavailable });
       if (clock.nowMs() >= endMs) {
-        const reasons = [...missing, ...current.map(({ message }) => message)];
-        return new ClusternetError(`Cannot finish within ${timeoutMs / 1000} s: ${reasons.join("; ")}`, {
-          exit: exitStatus.temporary,
-        });
+        return tooLate("finish", { timeoutMs, missing, problems: current, self });
       }
       // The loops change too much in too many places to ring a bell in each; a look now and then is cheap.
       await clock.sleep(Math.min(20, endMs - clock.nowMs()), signal);
@@ -156,7 +157,34 @@ export class Service {
       ...(this.#agent.problems.current().some(({ kind }) => kind === "file-unwritable")
         ? ["not every file could be written"]
         : []),
-      ...(session.push.isSettled ? [] : ["the announcement has not been accepted"]),
+      ...(session.push.isSettled
+        ? []
+        : [
+            session.push.awaitsStatus
+              ? "the announcement has not been accepted: the Curator has no status of this node, which is reported after 10 s (--report-status on reports it at once)"
+              : "the announcement has not been accepted",
+          ]),
     ];
   }
+}
+
+/** Kinds of problems that keep a prefix of this node from being announced. */
+const notAnnounced: readonly ProblemKind[] = [
+  "announce-refused",
+  "prefix-malformed",
+  "prefix-outside",
+  "prefix-too-wide",
+];
+
+/** What a script must be able to tell: the mesh is applied, but not all that this node was given is announced. */
+function notAllAnnounced(problems: readonly Problem[], self: NodeId): ClusternetError | undefined {
+  const messages = problems
+    .filter(({ kind, nodeId }) => nodeId === self && notAnnounced.includes(kind))
+    .map(({ message }) => message);
+  return messages.length === 0
+    ? undefined
+    : new ClusternetError(
+        `The mesh is applied, but not all of this node is announced: ${messages.join("; ")}`,
+        { exit: exitStatus.problems },
+      );
 }

@@ -356,7 +356,7 @@ describe("Push", () => {
     await run.end();
   });
 
-  test("reports the status itself when the Curator has missed one for ten seconds", async () => {
+  test("reports the status itself when the Curator has missed one for ten seconds, and is no problem until then", async () => {
     const run = start("auto");
     run.clock.nextRandom = 0.999;
     run.pull.set({ ...run.pull.get(), heardOut: true });
@@ -364,9 +364,11 @@ describe("Push", () => {
     run.connect();
     await until(() => run.curator.tries === 1);
     await run.clock.advance(9900);
-    expect(run.curator.reports).toEqual([]);
+    expect([run.curator.reports, run.kinds(), run.push.awaitsStatus]).toEqual([[], [], true]);
     await run.clock.advance(200);
     expect(run.curator.reports.map(({ externalAddress }) => externalAddress.text)).toEqual(["192.0.2.1"]);
+    // From here on it has been done, and does not help.
+    expect([run.kinds(), run.push.awaitsStatus]).toEqual([["announce-refused"], false]);
     await run.end();
   });
 
@@ -410,6 +412,7 @@ describe("Push", () => {
     run.curator.answers = Array.from({ length: 30 }, () => 9);
     run.connect();
     await until(() => run.curator.tries === 1);
+    expect([run.kinds(), run.push.awaitsStatus]).toEqual([["announce-refused"], false]);
     for (let turns = 0; turns < 120; turns++) await run.clock.advance(1000);
     expect(run.curator.tries).toBeGreaterThan(5);
     expect(run.curator.tries).toBeLessThan(30);

@@ -15,6 +15,7 @@ import {
   type DecodedEvent,
   isConnectionLost,
   isEventTooLarge,
+  isRemoved,
 } from "./connection.ts";
 import type { Handoff } from "./handoff.ts";
 
@@ -255,7 +256,10 @@ export class Session {
         if (full && stream === this.#replacement) this.#takeOver(stream);
       }
     } catch (error) {
-      reason = messageOf(error);
+      // What helps a node that was removed is told with the problem; the Curator's words would tell it in another form.
+      reason = isRemoved(error)
+        ? `Curator "${address}" does not know this node (NOT_FOUND)`
+        : messageOf(error);
       failure = error;
       tooLarge = isEventTooLarge(error);
     }

@@ -532,6 +532,58 @@ test("status without an agent says that the data directory cannot be written: wh
   expect(await messages()).toEqual([of("ENOSPC: no space left on device")]);
 }, 30_000);
 
+test("run --once ends with 3 when it is done but a prefix is not announced, and says so last", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  await host.sh("ip link set lo up");
+  const curator = Bun.spawn(
+    [
+      ..."nsenter -n -m -t".split(" "),
+      String(host.pid),
+      "--",
+      process.execPath,
+      main,
+      ..."curator --insecure --store memory --data-dir".split(" "),
+      join(host.directory, "curator"),
+    ],
+    { env: { PATH: process.env["PATH"] ?? "" }, stdout: "ignore", stderr: "pipe" },
+  );
+  try {
+    await waitFor(() => existsSync(join(host.directory, "curator", "curator.sock")), "the Curator");
+    const once = (id: string, ...prefixes: readonly string[]): Promise<Outcome> => {
+      const number = id.charCodeAt(0);
+      return clusternet(
+        [
+          ...`run --once --insecure --node-id ${id} --curator 127.0.0.1:7835 --interface ${id}`.split(" "),
+          ...`--wireguard userspace --report-status on --external-address 192.0.2.${number} --listen-port 70${number}`.split(
+            " ",
+          ),
+          "--data-dir",
+          join(host.directory, id),
+          ...prefixes.flatMap((prefix) => ["--pod-prefix", prefix]),
+        ],
+        { inside: host },
+      );
+    };
+    expect((await once("b", "10.192.2.0/24")).exit).toBe(0);
+    const [refused, outside] = [
+      await once("a", "10.192.1.0/24", "10.192.2.0/25"),
+      await once("a", "10.192.1.0/24", "172.16.0.0/24"),
+    ];
+    const lastLine = ({ stderr }: Outcome): string => stderr.trimEnd().split("\n").at(-1) ?? "";
+    const found = "The mesh is applied, but not all of this node is announced: Cannot announce";
+    expect([refused.exit, outside.exit]).toEqual([3, 3]);
+    expect(lastLine(refused)).toStartWith(`${found} prefix 10.192.2.0/25: the Curator refuses it`);
+    expect(lastLine(outside)).toBe(
+      `${found} pod prefix 172.16.0.0/24 of node "a": it lies outside ClusterNet 10.192.0.0/11`,
+    );
+    expect((await once("a", "10.192.1.0/24")).exit).toBe(0);
+  } finally {
+    curator.kill("SIGKILL");
+    await curator.exited;
+  }
+}, 30_000);
+
 test("run with a relative data directory gives the interface the key that is in it", async () => {
   await using lab = await Lab.create();
   const host = await hostIn(lab);

@@ -348,7 +348,7 @@ describe("a disk", () => {
     expect([once.code, once.stderr]).toEqual([
       75,
       expect.stringMatching(
-        /^Cannot finish within 3 s: .*not every file could be written; .*clusternet\.conf/m,
+        /^Cannot finish within 3 s: .*not every file could be written.*\n(  because: .*\n)*  because: .*clusternet\.conf/m,
       ),
     ]);
     const agent = place.spawn();
