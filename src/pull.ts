@@ -28,7 +28,7 @@ import type { Own } from "./own.ts";
 import { Pace } from "./pace.ts";
 import type { ProblemLog } from "./problem-log.ts";
 import { PullLog } from "./pull-log.ts";
-import type { BuildRules, TrackedMesh, Tracker } from "./tracker.ts";
+import type { BuildRules, Tracker } from "./tracker.ts";
 
 /** After signs of lost tombstones the stream is opened anew within this time, so that not all agents do it at once (C2). */
 const suspicionMs = 60_000;
@@ -155,7 +155,7 @@ export class Pull {
     const turning = this.#pace.run(
       {
         turn: () => this.#turn(signal),
-        prepare: () => void this.#makeMesh(),
+        prepare: () => tracker.prepare(this.#currentRules()),
         dueMs: () => tracker.settleAtMs,
       },
       signal,
@@ -170,11 +170,7 @@ export class Pull {
 
   /** The newest mesh, whether or not it is applied: who is behind a peer of the interface. */
   get mesh(): Mesh {
-    return this.#makeMesh().mesh;
-  }
-
-  #makeMesh(): TrackedMesh {
-    return this.#parts.tracker.build(this.#currentRules());
+    return this.#parts.tracker.build(this.#currentRules()).mesh;
   }
 
   /** The kernel told of a change that may concern us: the host is read and compared at once. */
@@ -196,7 +192,7 @@ export class Pull {
   } {
     const { interfaceName, privateKey, listenPort, clusterNets, keepaliveSeconds } = this.#settings;
     const own = this.#parts.own.get();
-    const { mesh, problems, exact } = this.#makeMesh();
+    const { mesh, problems, exact } = this.#parts.tracker.build(this.#currentRules());
     const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
     return {
       wanted: {

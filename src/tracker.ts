@@ -218,13 +218,26 @@ export class Tracker {
 
   /** The mesh by all that is known. The same object as before when nothing changed. */
   build(rules: BuildRules): TrackedMesh {
+    const built = this.#make(rules);
+    // While a backlog is coming the holders of before it count, so that its order decides nothing (C4.5).
+    if (this.heardOut) this.#live.hold();
+    this.#mesh = built.mesh;
+    return built;
+  }
+
+  /**
+   * Does what can be done of the next `build` while more of a burst is on its way. Nobody has anything by it: among those who
+   * come in one burst their order decides nothing either.
+   */
+  prepare(rules: BuildRules): void {
+    this.#make(rules);
+  }
+
+  #make(rules: BuildRules): TrackedMesh {
     if (this.#built?.nodes === this.#nodes && this.#built.rules === rules) return this.#built.mesh;
     this.#judge(rules);
     this.#live.setOwnPrefixes(rules.ownPrefixes);
     const { mesh, problems } = this.#live.settle();
-    // While a backlog is coming the holders of before it count, so that its order decides nothing (C4.5).
-    if (this.heardOut) this.#live.hold();
-    this.#mesh = mesh;
     const built = { mesh, problems: this.#allProblems(problems), exact: this.#complete };
     this.#built = { nodes: this.#nodes, rules, mesh: built };
     return built;

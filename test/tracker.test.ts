@@ -143,6 +143,27 @@ describe("Tracker", () => {
     expect(shown(each)).toBe("b: 10.192.4.0/24 192.0.2.98/32 | c: 192.0.2.99/32 | exact");
   });
 
+  test.each([
+    { name: "that were prepared one by one", looks: false, want: ["b: 10.192.4.0/24", "c: 192"] },
+    {
+      name: "that a mesh was made of one by one, which then holds",
+      looks: true,
+      want: ["b: 192", "c: 10.192.4.0/24"],
+    },
+  ])("decides about changes $name", ({ looks, want }) => {
+    const each = tracker();
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 1);
+    shown(each);
+    for (const name of ["d", "c", "b"]) {
+      const prefixes = name === "d" ? [] : ["10.192.4.0/24"];
+      each.fold({ kind: "event", stream: 1, event: event([node(name, ...prefixes)]) }, 2);
+      if (looks) shown(each);
+      else each.prepare(rules);
+    }
+    for (const part of want) expect(shown(each)).toContain(part);
+  });
+
   test("uses a replacing stream only when its picture is full, and goes on with the old one until then", () => {
     const each = tracker();
     each.fold(opened(1), 0);
@@ -348,6 +369,7 @@ const anyOccurrence = fc.oneof(
       hostAddress: fc.constantFrom("192.0.2.98", "192.0.2.99"),
     }),
   },
+  { weight: 3, arbitrary: fc.record({ kind: fc.constant("prepare" as const) }) },
   { weight: 6, arbitrary: fc.record({ kind: fc.constant("build" as const) }) },
 );
 
@@ -390,6 +412,9 @@ test("Tracker builds what all known nodes together make, though it looks only at
                 ownPrefixes: occurrence.own.map(parsePrefix),
                 hostAddresses: new Set([occurrence.hostAddress]),
               };
+              break;
+            case "prepare":
+              each.prepare(by);
               break;
             case "build": {
               const { mesh, problems } = buildMesh({
