@@ -10,6 +10,7 @@ import type { StreamEvent } from "./curator/follower.ts";
 import { ClusternetError, describeInLine, exitStatus } from "./errors.ts";
 import { createFollowCommand, type RunCommand } from "./host/command.ts";
 import { createHost, type LinuxHost } from "./host/host.ts";
+import { findHeldNetworks } from "./host/lock.ts";
 import type { LastMesh, MeshFile } from "./host/mesh-file.ts";
 import { AgentMemory, readBootId, StateFile } from "./host/state-file.ts";
 import {
@@ -104,6 +105,7 @@ export function createAgentHost(
     wireguard: agent.wireguard,
     memory,
     ourKeys,
+    heldNetworks: findHeldNetworks,
     log: agent.log,
     clock: agent.clock,
   });

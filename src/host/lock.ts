@@ -113,6 +113,11 @@ export function acquireFreeNetworks(
   return { release, held };
 }
 
+/** Networks that agents route in this network namespace, this one's too. Takes nothing, as `findPlaceHolders`. */
+export function findHeldNetworks(): ReadonlySet<string> {
+  return new Set(heldNames().filter((name) => name.includes("/")));
+}
+
 /**
  * Takes a directory alone: for a program that has no interface. Throws as `acquireLocks`; `hint` says what to do about
  * the other process.

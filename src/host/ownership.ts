@@ -34,6 +34,11 @@ export interface OwnershipParts {
   /** Public keys that files of ours name, besides the wanted one (C4.11); more may be added while this runs. */
   readonly ourKeys: ReadonlySet<PublicKey>;
   readonly log: Logger;
+  /**
+   * Texts of the networks that some agent routes: of a former one that is among them, route and guard are that agent's
+   * now, also while its interface is away. Default: nobody else does.
+   */
+  readonly heldNetworks?: () => ReadonlySet<string>;
 }
 
 export class Ownership {
@@ -46,10 +51,14 @@ export class Ownership {
   /** What is ours when this is wanted. */
   of({ clusterNets, publicKey }: Pick<WantedHost, "clusterNets" | "publicKey">): Owned {
     const now = new Set(clusterNets.map((network) => network.text));
+    const former = this.#parts.memory.get().clusterNets.filter((network) => !now.has(network.text));
+    // Looked up only where there is something to take away. Held by nobody: an agent that takes it in this moment finds
+    // its guard gone, and puts it back.
+    const held = former.length === 0 ? undefined : this.#parts.heldNetworks?.();
     return {
       addedLoopback: new Set(this.#loopback(clusterNets).map((address) => address.text)),
       ourKeys: this.keys(publicKey),
-      formerClusterNets: this.#parts.memory.get().clusterNets.filter((network) => !now.has(network.text)),
+      formerClusterNets: former.filter((network) => held?.has(network.text) !== true),
     };
   }
 

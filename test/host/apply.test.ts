@@ -13,7 +13,7 @@ import { CommandError } from "../../src/errors.ts";
 import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
 import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
 import type { FileStamp } from "../../src/host/files.ts";
-import type { LinuxHost } from "../../src/host/host.ts";
+import type { HostOptions, LinuxHost } from "../../src/host/host.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { createHostOn, FakeHost, FakeMemory } from "../fakes/host.ts";
 import { long } from "../lab/long.ts";
@@ -28,7 +28,7 @@ interface Bench {
   readonly host: LinuxHost;
   readonly keyFile: string;
   /** The same host to a program that was started again. */
-  readonly restarted: () => LinuxHost;
+  readonly restarted: (parts?: Partial<HostOptions>) => LinuxHost;
 }
 
 async function withBench(use: (bench: Bench) => Promise<void>, run?: RunCommand): Promise<void> {
@@ -38,8 +38,8 @@ async function withBench(use: (bench: Bench) => Promise<void>, run?: RunCommand)
     const fake = new FakeHost();
     const memory = new FakeMemory();
     const clock = new FakeClock();
-    const restarted = (): LinuxHost =>
-      createHostOn(fake, { directory, memory, clock, ...(run === undefined ? {} : { run }) });
+    const restarted = (parts: Partial<HostOptions> = {}): LinuxHost =>
+      createHostOn(fake, { directory, memory, clock, ...(run === undefined ? {} : { run }), ...parts });
     await use({ fake, memory, clock, keyFile, restarted, host: restarted() });
   });
 }
@@ -435,6 +435,27 @@ describe("apply()", () => {
       const foreign = await host.apply(two);
       expect(foreign.problems.map(({ kind }) => kind)).toEqual(["interface-foreign"]);
       expect(foreign.complete).toBe(true);
+    });
+  });
+});
+
+describe("a former ClusterNet", () => {
+  const former = parsePrefix("10.64.0.0/16");
+  const guard = "10.64.0.0/16";
+
+  test.each([
+    { name: "that nobody routes is taken away", held: ["10.192.0.0/11"], stays: false },
+    { name: "that another agent routes stays that agent's", held: [guard], stays: true },
+  ])("$name, while no interface shows whose it is", async ({ held, stays }) => {
+    await withBench(async ({ fake, memory, host, restarted }) => {
+      await host.apply({ ...two, clusterNets: [former] });
+      // As that other agent leaves it for the moment in which it makes its interface anew.
+      fake.links.delete("clusternet");
+      fake.routes = fake.routes.filter(({ type }) => type === "unreachable");
+      const next = restarted({ heldNetworks: () => new Set(held) });
+      expect((await next.apply(two)).complete).toBe(true);
+      expect(fake.routes.some(({ network }) => network === guard)).toBe(stays);
+      expect(memory.current.clusterNets.map(({ text }) => text)).toEqual(["10.192.0.0/11", "fd00::/16"]);
     });
   });
 });

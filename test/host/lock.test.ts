@@ -4,6 +4,7 @@ import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   acquireFreeNetworks,
+  findHeldNetworks,
   acquireInterfaceLock,
   acquireLocks,
   findPlaceHolders,
@@ -312,6 +313,18 @@ describe("acquireFreeNetworks()", () => {
         tryLocks(wanted);
       });
     });
+  });
+});
+
+test("findHeldNetworks() names what an agent routes, and takes nothing", async () => {
+  await withPlaces(async (places) => {
+    const network = "10.195.0.8/30";
+    expect(findHeldNetworks().has(network)).toBe(false);
+    await whileHeld({ ...places, clusterNets: [network] }, async () => {
+      expect(findHeldNetworks().has(network)).toBe(true);
+      expect(findHeldNetworks().has(places.interfaceName)).toBe(false);
+    });
+    tryLocks({ ...places, clusterNets: [network] });
   });
 });
 
