@@ -70,6 +70,8 @@ export interface PullParts {
   readonly problems: ProblemLog;
   readonly log: Logger;
   readonly clock: Clock;
+  /** Called in the instant before the host is read for a resync: who also looks at it then costs no program more. */
+  readonly onResync?: () => void;
 }
 
 /** What the status tells of the mesh. */
@@ -266,6 +268,7 @@ export class Pull {
     if (this.#pace.isResyncDue) {
       this.#pace.noteResync();
       host.invalidate();
+      this.#parts.onResync?.();
     }
     tracker.settle(clock.nowMs());
     const { wanted, problems: meshProblems, file: pieces } = this.wanted();

@@ -9,6 +9,7 @@ import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { secretForms, type PrivateKey } from "./core/key.ts";
 import { describeError, messageOf } from "./errors.ts";
 import { createRunCommand } from "./host/command.ts";
+import { batchIp } from "./host/ip-batch.ts";
 import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
 import type { LinuxHost } from "./host/host.ts";
 import { ensureKeyFile, readKeyFile } from "./host/key-file.ts";
@@ -60,7 +61,7 @@ export async function openSession(
     clusterNets: clusterNets.map(({ text }) => text),
   });
   try {
-    const run = createRunCommand();
+    const run = batchIp(createRunCommand());
     // Before a key is made: a host that cannot run this is left as it was.
     if ((await readKeyFile(keyPathOf(agent))) === undefined) {
       await unlessItMayPass(agent, chooseImplementation({ run, wireguard }));

@@ -2,9 +2,9 @@
  * Follows the underlay: the external address with "auto", and the MTU of the mesh interface.
  *
  * Looks at start, when the kernel tells of a change, when another Curator is connected (the route to it decides) and
- * at every resync. What cannot be read is logged, leaves the last values as they are and is tried again soon. A
- * connection to the Curator from an address that has gone from the host is dead, which TCP finds out late: it is made
- * anew at once, so that the new address is announced within two seconds.
+ * at every resync, in the same instant as the host is read (host/ip-batch.ts). What cannot be read is logged, leaves the
+ * last values as they are and is tried again soon. A connection to the Curator from an address that has gone from the host
+ * is dead, which TCP finds out late: it is made anew at once, so that the new address is announced within two seconds.
  */
 import { Backoff, Bell, Value, aborted, applyBackoff, pulseMs, type Clock } from "./async.ts";
 import type { Address, Prefix } from "./core/prefix.ts";
@@ -19,7 +19,7 @@ import {
 } from "./core/underlay.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
 import { describeError } from "./errors.ts";
-import type { RunCommand } from "./host/command.ts";
+import { runUntil, type RunCommand } from "./host/command.ts";
 import { readUnderlay } from "./host/underlay.ts";
 import type { Logger } from "./log.ts";
 import type { NetworkStatus } from "./own.ts";
@@ -118,19 +118,19 @@ export class UnderlayFollower {
         const isHinted = await this.#bell.wait(waitMs, signal, clock);
         if (!isHinted && clock.nowMs() < this.#dueMs) continue;
         // A reading changes nothing, so one that hangs is left behind when the agent stops.
-        if (!signal.aborted) await Promise.race([this.read(), stopped]);
+        if (!signal.aborted) await Promise.race([this.read(signal), stopped]);
       }
     };
     await Promise.all([watchCurator(), look()]);
   }
 
-  /** Looks once; when that fails `run` tries again soon. Never throws. */
-  async read(): Promise<void> {
+  /** Looks once; when that fails `run` tries again soon. Never throws. Programs that hang end soon after `signal` aborts. */
+  async read(signal?: AbortSignal): Promise<void> {
     const { run, log, clock } = this.#parts;
     try {
       this.#choose(
         await readUnderlay({
-          run,
+          run: runUntil(run, signal),
           curatorHosts: this.#curatorHosts(),
           isEnough: (underlay) => isDecidedByCurator(underlay, this.#settings, this.#address),
         }),

@@ -81,7 +81,16 @@ export function wire(agent: Agent, { key, host, file, last, memory, seen, underl
       ...(last.kind === "mesh" ? { fileTime: last.writtenAt } : {}),
       ...(seen === undefined ? {} : { seen }),
     },
-    { tracker, curator, ...(events === undefined ? {} : { events }), host, file, own, ...shared },
+    {
+      tracker,
+      curator,
+      ...(events === undefined ? {} : { events }),
+      host,
+      file,
+      own,
+      ...shared,
+      onResync: () => underlay.hint(),
+    },
   );
   const push = new Push(
     { self, reportStatus: agent.reportStatus },

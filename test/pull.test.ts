@@ -99,6 +99,8 @@ function start(
   const log: string[] = [];
   const stop = new AbortController();
   const curator = new FakeFollower(heard);
+  /** At each resync: how often the host was to be read anew so far. */
+  const resyncs: number[] = [];
   const host = new FakeHost(log);
   const file = { text: "", fails: false, flush: Promise.resolve() };
   const own = new Value<Own>(
@@ -141,6 +143,7 @@ function start(
         info: (message, fields) => void lines.push(`${message} ${JSON.stringify(fields)}`),
       },
       clock,
+      onResync: () => void resyncs.push(host.invalidations),
     },
   );
   const running = pull.run(stop.signal);
@@ -152,6 +155,7 @@ function start(
     file,
     pull,
     reopened: curator.reopened,
+    resyncs,
     kinds: () => problems.current().map(({ kind }) => kind),
     open: (stream = 1) => curator.send({ kind: "opened", stream, address: "c:1" }),
     event: (nodes: readonly Node[], last = false, stream = 1) =>
@@ -388,10 +392,13 @@ describe("Pull", () => {
     const before = run.host.invalidations;
     await run.clock.advance(20_000);
     expect(run.host.invalidations - before).toBe(4);
+    // Told to who looks at the host beside, before it is read.
+    expect(run.resyncs).toEqual([0, 1, 2, 3, 4].map((count) => before + count));
     const applies = run.host.applied.length;
     run.pull.hint();
     await run.clock.advance(150);
     expect([run.host.invalidations - before, run.host.applied.length - applies]).toEqual([5, 1]);
+    expect(run.resyncs).toHaveLength(5);
     await run.end();
   });
 

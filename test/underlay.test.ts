@@ -22,14 +22,14 @@ function follower({ resyncMs = 30_000 } = {}) {
   };
   const run: RunCommand = async (argv) => {
     const command = argv.join(" ");
-    if (command === "ip -N -j address show") {
+    if (command === "ip -N -j -d address show") {
       host.reads++;
       if (host.refuses-- > 0) throw new Error("ip was killed");
       const addr_info = host.addresses.map((local) => ({ local, prefixlen: 24 }));
       return JSON.stringify([{ ifname: "eth0", mtu: 1500, flags: [], addr_info }]);
     }
     if (command.endsWith("route show default")) host.defaultsRead++;
-    if (!command.startsWith("ip -j route get ") || host.source === undefined) return "";
+    if (!command.startsWith("ip -N -j -d route get ") || host.source === undefined) return "";
     return JSON.stringify([{ dst: "192.0.2.9", dev: host.device, prefsrc: host.source }]);
   };
   const reconnected: string[] = [];

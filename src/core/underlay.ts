@@ -199,7 +199,7 @@ const devicesSchema = v.array(
   }),
 );
 
-/** Parses `ip -N -j address show`. Throws ClusternetError when it is something else. */
+/** Parses `ip -N -j -d address show`. Throws ClusternetError when it is something else. */
 export function parseDevices(json: string): readonly UnderlayDevice[] {
   return parseList(json, "ifname", devicesSchema).map((device) => ({
     name: device.ifname,
@@ -220,10 +220,13 @@ export function parseDevices(json: string): readonly UnderlayDevice[] {
 
 const hop = { dev: v.optional(v.string()), gateway: v.optional(v.string()) };
 
+/** Route types of rtnetlink(7) by number, as `ip -N` prints them. */
+const [unicast, local] = ["1", "2"];
+
 const routesSchema = v.array(
   v.object({
     dst: v.string(),
-    type: v.optional(v.string(), "unicast"),
+    type: v.optional(v.string(), unicast),
     ...hop,
     /** The gateway when it is of the other family. */
     via: v.optional(v.object({ host: v.optional(v.string()) })),
@@ -235,12 +238,12 @@ const routesSchema = v.array(
 );
 
 /**
- * Parses `ip -j route get ADDRESS`, or `ip -j -4 route show default` and its IPv6 form: the best route that leads
+ * Parses `ip -N -j -d route get ADDRESS`, or `ip -N -j -d route show default` and its IPv6 form: the best route that leads
  * somewhere, undefined when there is none. Throws ClusternetError when it is something else.
  */
 export function parseRoute(json: string, family: Family): UnderlayRoute | undefined {
   const [route] = parseList(json, "dst", routesSchema)
-    .filter(({ type }) => type === "unicast" || type === "local")
+    .filter(({ type }) => type === unicast || type === local)
     // A cable that is pulled out is better than nothing: its device still has the MTU and the address.
     .toSorted((a, b) => Number(isDown(a)) - Number(isDown(b)) || a.metric - b.metric);
   const nextHop = route?.nexthops.toSorted((a, b) => Number(isDown(a)) - Number(isDown(b)))[0];

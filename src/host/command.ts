@@ -31,6 +31,8 @@ export interface CommandOptions {
    * throws ends the program and is what the call throws.
    */
   readonly onOutput?: ((piece: Uint8Array) => void) | undefined;
+  /** What it reads on standard input, which is empty otherwise. Not with `detached` or `onOutput`. */
+  readonly input?: string;
   /**
    * When it aborts, the program has 0.7 s left: enough for one that works, which is then not cut off in the middle of
    * a change, and not too long for one that hangs.
@@ -43,6 +45,11 @@ export interface CommandOptions {
  * Throws CommandError: program not found in PATH, exit code, time limit, ended because of `signal`; its stderr redacted.
  */
 export type RunCommand = (argv: readonly string[], options?: CommandOptions) => Promise<string>;
+
+/** `run` with this signal for every program. */
+export function runUntil(run: RunCommand, signal: AbortSignal | undefined): RunCommand {
+  return signal === undefined ? run : (argv, options) => run(argv, { ...options, signal });
+}
 
 /** Runs a program until it ends or `signal` aborts, and yields its standard output line by line. Throws CommandError when it cannot be started. */
 export type FollowCommand = (argv: readonly string[], signal: AbortSignal) => AsyncIterable<string>;
@@ -82,9 +89,11 @@ export function redactKeys(text: string, known: ReadonlySet<string> = new Set())
     .replace(/[A-Za-z0-9+/]{43,}=*/g, (found) => (known.has(found) ? found : "[redacted]"));
 }
 
-/** The command as a person would type it, cut to one line's length. */
-export function renderArgv(argv: readonly string[]): string {
-  const line = argv.map((word) => (/^[\w@%+=:,./[\]-]+$/.test(word) ? word : JSON.stringify(word))).join(" ");
+/** The command as a person would type it, cut to one line's length. `input`: lines for its standard input. */
+export function renderArgv(argv: readonly string[], input?: string): string {
+  const words = argv.map((word) => (/^[\w@%+=:,./[\]-]+$/.test(word) ? word : JSON.stringify(word)));
+  const given = input === undefined ? [] : ["<<<", input.trimEnd().replaceAll("\n", "; ")];
+  const line = [...words, ...given].join(" ");
   return line.length > shownArgvCharacters ? `${line.slice(0, shownArgvCharacters)}…` : line;
 }
 
@@ -92,31 +101,39 @@ export function renderArgv(argv: readonly string[]): string {
 export function createRunCommand(options: { readonly path?: string } = {}): RunCommand {
   const call = counter();
   return async (argv, runOptions = {}) => {
-    const { timeoutMs = defaultTimeoutMs, okCodes = [0], detached = false, onOutput, signal } = runOptions;
+    const {
+      timeoutMs = defaultTimeoutMs,
+      okCodes = [0],
+      detached = false,
+      onOutput,
+      input,
+      signal,
+    } = runOptions;
     const path = options.path ?? Bun.env["PATH"] ?? defaultPath;
     const started = locate(argv, path);
     const mark = `${process.pid}.${call()}`;
     const env = { PATH: path, LC_ALL: "C", CLUSTERNET_CALL: mark };
     const limit = { timeoutMs, signal };
+    const shown = renderArgv(argv, input);
     const result =
       detached || onOutput !== undefined
         ? await runSpawned(started, env, limit, { detached, onOutput })
-        : await runInShell(started, env, limit, mark);
+        : await runInShell(started, { env, mark, input }, limit);
     if (result === "stopped") {
       throw new CommandError(
-        `Cannot run "${renderArgv(argv)}": still running ${stopTimeoutMs / 1000} s after it was to stop, so it was ended`,
+        `Cannot run "${shown}": still running ${stopTimeoutMs / 1000} s after it was to stop, so it was ended`,
         { argv },
       );
     }
     if (result === "late") {
       throw new CommandError(
-        `Cannot run "${renderArgv(argv)}": still running after ${timeoutMs / 1000} s, so it was ended`,
+        `Cannot run "${shown}": still running after ${timeoutMs / 1000} s, so it was ended`,
         { argv },
       );
     }
     if (result.written > maxOutputBytes) {
       throw new CommandError(
-        `Cannot read the output of "${renderArgv(argv)}": ${result.written} bytes, expected at most ${maxOutputBytes}`,
+        `Cannot read the output of "${shown}": ${result.written} bytes, expected at most ${maxOutputBytes}`,
         { argv, exitCode: result.exitCode },
       );
     }
@@ -124,7 +141,7 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
       // What is among the arguments is no secret: `wg` may name the public key that it was given.
       const stderr = redactKeys(lastWords(result.stderr), new Set(argv)).trim();
       throw new CommandError(
-        `Cannot run "${renderArgv(argv)}": exit code ${result.exitCode}${stderr === "" ? "" : `: ${stderr.replaceAll("\n", "; ")}`}`,
+        `Cannot run "${shown}": exit code ${result.exitCode}${stderr === "" ? "" : `: ${stderr.replaceAll("\n", "; ")}`}`,
         { argv, exitCode: result.exitCode, stderr },
       );
     }
@@ -181,11 +198,14 @@ function locate(argv: readonly string[], path: string): readonly string[] {
 
 async function runInShell(
   argv: readonly string[],
-  env: Environment,
+  {
+    env,
+    mark,
+    input,
+  }: { readonly env: Environment; readonly mark: string; readonly input: string | undefined },
   limit: Limit,
-  mark: string,
 ): Promise<Outcome | Cut> {
-  const ended = $`${argv} < /dev/null`
+  const ended = (input === undefined ? $`${argv} < /dev/null` : $`${argv} < ${Buffer.from(input)}`)
     .quiet()
     .nothrow()
     .cwd("/")

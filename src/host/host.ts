@@ -27,7 +27,7 @@ import type { Prefix } from "../core/prefix.ts";
 import { quote, type Problem } from "../core/problem.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import { applySteps, knowsPlusAllowedIps, portInUse, type Applied, type ApplyOptions } from "./apply.ts";
-import type { FollowCommand, RunCommand } from "./command.ts";
+import { runUntil, type FollowCommand, type RunCommand } from "./command.ts";
 import type { FileStamp } from "./files.ts";
 import { HostReader, type Reading } from "./host-reader.ts";
 import { followHints, type Hint } from "./monitor.ts";
@@ -417,10 +417,6 @@ interface Turn {
   /** Ends a program that hangs soon after `signal` aborts. */
   readonly run: RunCommand;
   readonly signal: AbortSignal | undefined;
-}
-
-function runUntil(run: RunCommand, signal: AbortSignal | undefined): RunCommand {
-  return signal === undefined ? run : (argv, options) => run(argv, { ...options, signal });
 }
 
 function isStopping(signal: AbortSignal | undefined): boolean {

@@ -16,6 +16,7 @@ import { SeenPeers } from "../core/seen-peers.ts";
 import { ipNumber } from "../core/underlay.ts";
 import { ClusternetError } from "../errors.ts";
 import type { RunCommand } from "./command.ts";
+import { ipReading } from "./ip-batch.ts";
 import { canonicalAddress, readNumber, WgDumpReader, type ReadDump } from "./wg-dump.ts";
 
 /** A link as `ip -N -j -d address show` prints it. */
@@ -94,7 +95,7 @@ const routeTypes: Readonly<Record<string, string>> = {
   "9": "throw",
 };
 
-/** Parses `ip -N -j -4 route show` or the same with -6. Throws ClusternetError. */
+/** Parses `ip -N -j -d route show` or the same with -6. Throws ClusternetError. */
 export function parseIpRoutes(text: string, family: Family): SeenRoute[] {
   return parseJson("ip route show", routeSchema, text).flatMap((route) => {
     if (route.dst === undefined) return [];
@@ -154,11 +155,9 @@ export interface ReadOptions {
 export async function readHost(options: ReadOptions): Promise<SeenHost> {
   const { run, networks, interfaceName } = options;
   const [linkText, sockets, ...routeTexts] = await Promise.all([
-    run(["ip", "-N", "-j", "-d", "address", "show"]),
+    run(ipReading("address show")),
     (options.readUnixSockets ?? readOwnUnixSockets)(),
-    ...networks.map(({ family, text }) =>
-      run(["ip", "-N", "-j", `-${family}`, "route", "show", "table", "main", "exact", text]),
-    ),
+    ...networks.map(({ family, text }) => run(ipReading(`route show table main exact ${text}`, family))),
   ]);
   const links = parseIpLinks(linkText);
   const routes = networks.flatMap(({ family, text }, index) =>

@@ -9,6 +9,7 @@ import { decodeAddress, type Address, type Family } from "../core/prefix.ts";
 import { parseDevices, parseRoute, type Underlay, type UnderlayRoute } from "../core/underlay.ts";
 import { CommandError } from "../errors.ts";
 import type { RunCommand } from "./command.ts";
+import { ipReading } from "./ip-batch.ts";
 
 /** A name server that does not answer must not hold the mesh back. */
 const lookupTimeoutMs = 2000;
@@ -31,13 +32,17 @@ export interface UnderlayOptions {
 /** Throws CommandError when `ip` cannot show the devices, ClusternetError when it shows something else. */
 export async function readUnderlay(options: UnderlayOptions): Promise<Underlay> {
   const { run } = options;
-  const devices = parseDevices(await run(["ip", "-N", "-j", "address", "show"]));
-  const curatorRoute = await readCuratorRoute(options);
+  // Together, so that one process can show both.
+  const [shown, curatorRoute] = await Promise.all([
+    run(ipReading("address show")),
+    readCuratorRoute(options),
+  ]);
+  const devices = parseDevices(shown);
   const known = { devices, ...(curatorRoute === undefined ? {} : { curatorRoute }) };
   if (options.isEnough?.(known) === true) return { ...known, defaultRoutes: [] };
   const defaultRoutes = [
-    await readRoute(run, ["ip", "-j", "-4", "route", "show", "default"], 4),
-    await readRoute(run, ["ip", "-j", "-6", "route", "show", "default"], 6),
+    await readRoute(run, ipReading("route show default", 4), 4),
+    await readRoute(run, ipReading("route show default", 6), 6),
   ].filter((route) => route !== undefined);
   return { ...known, defaultRoutes };
 }
@@ -45,7 +50,7 @@ export async function readUnderlay(options: UnderlayOptions): Promise<Underlay> 
 async function readCuratorRoute(options: UnderlayOptions): Promise<UnderlayRoute | undefined> {
   for (const hostName of options.curatorHosts) {
     for (const { text, family } of await resolve(hostName, options)) {
-      const route = await readRoute(options.run, ["ip", "-j", "route", "get", text], family);
+      const route = await readRoute(options.run, ipReading(`route get ${text}`), family);
       if (route !== undefined) return route;
     }
   }

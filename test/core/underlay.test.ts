@@ -342,12 +342,12 @@ describe("parseRoute()", () => {
   test.each([
     {
       name: "a route through a gateway",
-      json: '[{"dst":"8.8.8.8","gateway":"192.0.2.254","dev":"v0","prefsrc":"192.0.2.1","flags":[],"uid":0,"cache":[]}]',
+      json: '[{"type":"1","dst":"8.8.8.8","gateway":"192.0.2.254","dev":"v0","prefsrc":"192.0.2.1","flags":[],"uid":0,"cache":[]}]',
       want: "4 v0 src 192.0.2.1 via 192.0.2.254",
     },
     {
       name: "a local route",
-      json: '[{"type":"local","dst":"192.0.2.1","dev":"lo","prefsrc":"192.0.2.1","flags":[],"uid":0,"cache":["local"]}]',
+      json: '[{"type":"2","dst":"192.0.2.1","dev":"lo","prefsrc":"192.0.2.1","flags":[],"uid":0,"cache":["local"]}]',
       want: "4 lo src 192.0.2.1",
     },
     {
@@ -378,7 +378,7 @@ describe("parseRoute()", () => {
     { name: "no route", json: "", want: undefined },
     {
       name: "an unreachable one",
-      json: '[{"type":"unreachable","dst":"default","dev":"lo","metric":4294967295,"flags":[]}]',
+      json: '[{"type":"7","dst":"default","dev":"lo","metric":4294967295,"flags":[]}]',
       want: undefined,
     },
   ])("reads $name", ({ json, want }) => {

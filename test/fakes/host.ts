@@ -117,9 +117,9 @@ export class FakeHost {
     const command = argv.join(" ");
     if (command === "wg --version") return this.version;
     if (command === "ip -N -j -d address show") return JSON.stringify(this.#addresses());
-    const route = /^ip -N -j -([46]) route show table main exact (\S+)$/.exec(command);
+    const route = /^ip -N -j -d (?:-6 )?route show table main exact (\S+)$/.exec(command);
     if (route !== null) {
-      return JSON.stringify(this.routes.filter(({ network }) => network === route[2]).map(routeJson));
+      return JSON.stringify(this.routes.filter(({ network }) => network === route[1]).map(routeJson));
     }
     const ours = /^ip -N -j -([46]) route show table main proto (\d+)$/.exec(command);
     if (ours !== null) {

@@ -268,8 +268,8 @@ function unchanged(_command: string, text: string): string {
 async function recorded(change: (command: string, text: string) => string = unchanged): Promise<Recorded> {
   const files: Record<string, string> = {
     "ip -N -j -d address show": "ip-address.json",
-    "ip -N -j -4 route show table main exact 10.192.0.0/11": "ip-route-4.json",
-    "ip -N -j -6 route show table main exact fd00::/16": "ip-route-6.json",
+    "ip -N -j -d route show table main exact 10.192.0.0/11": "ip-route-4.json",
+    "ip -N -j -d -6 route show table main exact fd00::/16": "ip-route-6.json",
     "wg show clusternet dump": "wg-dump.txt",
   };
   const asked: string[] = [];

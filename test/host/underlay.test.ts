@@ -25,9 +25,9 @@ function fakeIp(answers: Readonly<Record<string, string>>): { run: RunCommand; a
 }
 
 const always = {
-  "ip -N -j address show": devices,
-  "ip -j -4 route show default": defaultRoute,
-  "ip -j -6 route show default": "",
+  "ip -N -j -d address show": devices,
+  "ip -N -j -d route show default": defaultRoute,
+  "ip -N -j -d -6 route show default": "",
 };
 
 /** Names of the test; any other is unknown to the resolver. */
@@ -72,7 +72,7 @@ describe("readUnderlay()", () => {
     },
     { name: "none when there is no Curator", curatorHosts: [], routes: [], found: false },
   ])("takes the route to $name", async ({ curatorHosts, routes, found }) => {
-    const answers = Object.fromEntries(routes.map((dst) => [`ip -j route get ${dst}`, toCurator(dst)]));
+    const answers = Object.fromEntries(routes.map((dst) => [`ip -N -j -d route get ${dst}`, toCurator(dst)]));
     const { run } = fakeIp({ ...always, ...answers });
     const underlay = await readUnderlay({ run, curatorHosts, lookup, lookupTimeoutMs: 20 });
     expect({
@@ -83,25 +83,25 @@ describe("readUnderlay()", () => {
   });
 
   test("asks nothing of a resolver that a Curator's address answers, and gives a name to no command", async () => {
-    const { run, asked } = fakeIp({ ...always, "ip -j route get 192.0.2.9": toCurator("192.0.2.9") });
+    const { run, asked } = fakeIp({ ...always, "ip -N -j -d route get 192.0.2.9": toCurator("192.0.2.9") });
     const names: string[] = [];
     const curatorHosts = ["192.0.2.9", "curator.invalid"];
     await readUnderlay({ run, curatorHosts, lookup: async (name) => (names.push(name), []) });
     expect({ names, asked }).toEqual({
       names: [],
-      asked: ["ip -N -j address show", "ip -j route get 192.0.2.9", ...Object.keys(always).slice(1)],
+      asked: ["ip -N -j -d address show", "ip -N -j -d route get 192.0.2.9", ...Object.keys(always).slice(1)],
     });
   });
 
   test("goes on without default routes that cannot be shown", async () => {
-    const { run } = fakeIp({ "ip -N -j address show": devices });
+    const { run } = fakeIp({ "ip -N -j -d address show": devices });
     expect((await readUnderlay({ run, curatorHosts: [] })).defaultRoutes).toEqual([]);
   });
 
   test("throws when ip cannot show the devices", async () => {
     const { run } = fakeIp({});
     expect((await failure(() => readUnderlay({ run, curatorHosts: [] }))).message).toBe(
-      'Cannot run "ip -N -j address show": exit code 2',
+      'Cannot run "ip -N -j -d address show": exit code 2',
     );
   });
 
@@ -113,19 +113,19 @@ describe("readUnderlay()", () => {
       ip link set v0 up
       ip link set v1 up
       ip route add default via 192.0.2.254
-      for what in "address show" "route get 192.0.2.9" "route get 127.0.0.1"; do ip -j $what; echo ,,; done
-      ip -j -4 route show default; echo ,,; ip -j -6 route show default`;
+      for what in "address show" "route get 192.0.2.9" "route get 127.0.0.1"; do ip -N -j -d $what; echo ,,; done
+      ip -N -j -d route show default; echo ,,; ip -N -j -d -6 route show default`;
     const child = Bun.spawn(["unshare", "-n", "sh", "-c", shell], { stdout: "pipe", stderr: "inherit" });
     const [shown = "", curator = "", local = "", ipv4 = "", ipv6 = ""] = (
       await new Response(child.stdout).text()
     ).split(",,");
     expect(await child.exited).toBe(0);
     const { run } = fakeIp({
-      "ip -N -j address show": shown,
-      "ip -j route get 192.0.2.9": curator,
-      "ip -j route get 127.0.0.1": local,
-      "ip -j -4 route show default": ipv4,
-      "ip -j -6 route show default": ipv6,
+      "ip -N -j -d address show": shown,
+      "ip -N -j -d route get 192.0.2.9": curator,
+      "ip -N -j -d route get 127.0.0.1": local,
+      "ip -N -j -d route show default": ipv4,
+      "ip -N -j -d -6 route show default": ipv6,
     });
     const far = await readUnderlay({ run, curatorHosts: ["192.0.2.9"] });
     const near = await readUnderlay({ run, curatorHosts: ["127.0.0.1"] });

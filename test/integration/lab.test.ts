@@ -168,11 +168,16 @@ describe("lab", () => {
     await a.exec(["ip", "address", "add", "203.0.113.7/32", "dev", "lo"], path);
     await a.run(["wg", "set", "no such", "peer", ""], path);
     await a.run(["wg", "show", "all", "dump"], path);
+    const batch = async (lines: string): Promise<string> =>
+      await a.exec(["sh", "-c", `printf '${lines}' | ip -j -batch -`], path);
+    expect(lines(await batch("link show lo\\nroute show\\n"))).toHaveLength(2);
+    await batch("link set lo up\\nlink show lo\\n");
     expect(await recorder.changes()).toEqual([
       ["ip", "address", "add", "203.0.113.7/32", "dev", "lo"],
       ["wg", "set", "no such", "peer", ""],
+      ["ip", "-j", "-batch", "-", "link set lo up\nlink show lo"],
     ]);
-    expect(await recorder.calls()).toHaveLength(4);
+    expect(await recorder.calls()).toHaveLength(6);
     await recorder.clear();
     expect(await recorder.calls()).toEqual([]);
   });

@@ -46,10 +46,18 @@ export class Recorder {
       const real = Bun.which(name);
       if (real === null) continue;
       const script = join(directory, name);
-      // One printf is one write to a file opened for appending: calls at the same time do not mix.
+      // One printf is one write to a file opened for appending: calls at the same time do not mix. What a batch is given is
+      // its last argument here.
       await writeFile(
         script,
-        `#!/bin/sh\nprintf '%s\\037' ${name} "$@" "\u001E" >>'${recorder.#log}'\nexec '${real}' "$@"\n`,
+        `#!/bin/sh
+log() { printf '%s\\037' ${name} "$@" "${record}" >>'${recorder.#log}'; }
+case " $* " in
+*' -batch - '*) given=$(cat); log "$@" "$given"; printf '%s\\n' "$given" | '${real}' "$@"; exit ;;
+esac
+log "$@"
+exec '${real}' "$@"
+`,
       );
       await chmod(script, 0o755);
     }
@@ -71,7 +79,7 @@ export class Recorder {
     return calls.filter(
       ([program, ...words]) =>
         program === "wireguard-go" ||
-        words.some((word) => changingWords.has(word) || word === "-batch" || word === "-b"),
+        words.some((word) => word.split(/\s+/).some((each) => changingWords.has(each))),
     );
   }
 
