@@ -95,6 +95,8 @@ export class LinuxHost implements Host {
   readonly #peers = new PeerBook();
   #implementation: Implementation | undefined;
   #plusAllowedIps: boolean | undefined;
+  /** The log says that the interface is being made; it has not come about since. */
+  #isMakingTold = false;
   /** ClusterNets of the last apply. */
   #networks: readonly Prefix[] = [];
 
@@ -148,7 +150,7 @@ export class LinuxHost implements Host {
     if (isStopping(signal)) return { complete: false, done: [], problems: former };
     const first = await this.#applyOnce(wanted, signal, written);
     // A configuration that `wg` refuses as a whole is set peer by peer, so that what is wrong with one costs one.
-    const refused = !isStopping(signal) && first.left.some((step) => step.kind === "sync-conf");
+    const refused = !isStopping(signal) && isConfigRefused(first.left);
     const { configWritten: _refused, ...peerByPeer } = wanted;
     const { left: _left, ...result } = refused ? await this.#applyOnce(peerByPeer, signal) : first;
     return {
@@ -297,7 +299,12 @@ export class LinuxHost implements Host {
     const { keyFile, configFile, interfaceName, log } = this.#options;
     if (steps.some((step) => step.kind === "add-link")) {
       this.#implementation = await chooseImplementation({ ...this.#options, run });
-      log.info("Creating the interface", { interface: interfaceName, implementation: this.#implementation });
+      if (!this.#isMakingTold)
+        log.info("Creating the interface", {
+          interface: interfaceName,
+          implementation: this.#implementation,
+        });
+      this.#isMakingTold = true;
     }
     this.#plusAllowedIps ??= knowsPlusAllowedIps(await run(["wg", "--version"]));
     const options: ApplyOptions = {
@@ -313,7 +320,10 @@ export class LinuxHost implements Host {
       nodeIdOf: (publicKey) => wanted.peers.find((peer) => peer.publicKey === publicKey)?.nodeId,
       checkFiles: (step) => checkWgFiles(this.#options, step, wanted, configStamp),
       rememberLoopback: (address, ours) => this.#ownership.noteLoopback(address, ours),
-      onDone: (step) => log.debug("Applied a step", { step: step.kind }),
+      onDone: (step) => {
+        if (step.kind === "add-link") this.#isMakingTold = false;
+        log.debug("Applied a step", { step: step.kind });
+      },
       ...(signal === undefined ? {} : { signal }),
     };
     const applied = await applySteps(steps, options);
@@ -425,6 +435,12 @@ function isStopping(signal: AbortSignal | undefined): boolean {
 
 /** What `down` wants of all that it does not name. */
 const nothing = { listenPort: 0, mtu: 0, peers: [], loopbackAddresses: [], exact: true } as const;
+
+/** Not only left out because there is no interface to load it into. */
+function isConfigRefused(left: readonly Step[]): boolean {
+  const isThere = !left.some(({ kind }) => kind === "add-link" || kind === "rename-link");
+  return isThere && left.some(({ kind }) => kind === "sync-conf");
+}
 
 /** Steps of which the kernel, or wireguard-go, decides what comes of them. */
 function isDecidedByHost(step: Step): boolean {

@@ -14,6 +14,7 @@ import { knowsPlusAllowedIps } from "../../src/host/apply.ts";
 import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
 import type { FileStamp } from "../../src/host/files.ts";
 import type { HostOptions, LinuxHost } from "../../src/host/host.ts";
+import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { createHostOn, FakeHost, FakeMemory } from "../fakes/host.ts";
 import { long } from "../lab/long.ts";
@@ -274,6 +275,36 @@ describe("apply()", () => {
         shown: await shownWhenDone(two),
       });
       expect(fake.changes.filter((command) => command.includes("syncconf"))).toEqual([]);
+    });
+  });
+
+  test("tries an interface that cannot be made once an apply, and says only once that it does", async () => {
+    const said: string[] = [];
+    const log = { ...silentLogger, info: (message: string) => void said.push(message) };
+    await withBench(async ({ fake, restarted, keyFile }) => {
+      const host = restarted({ log });
+      const file = { listenPort: two.listenPort, mesh: { peers: two.peers } };
+      await Bun.write(join(keyFile, "../clusternet.conf"), renderWgConfig(file, privateKeyOf(ownKey)));
+      const making = "ip link add dev clusternet ";
+      let tries = 0;
+      fake.fate = (command) => {
+        if (!command.startsWith(making)) return "done";
+        return ++tries <= 3 ? "refused" : "done";
+      };
+      for (let turn = 1; turn <= 3; turn++) {
+        const { problems } = await host.apply({ ...two, configWritten: true });
+        expect({ tries, problems: problems.map(({ message }) => message) }).toEqual({
+          tries: turn,
+          problems: [expect.stringMatching(/^Cannot create interface "clusternet": /)],
+        });
+      }
+      expect(said).toEqual(["Creating the interface"]);
+      expect((await host.apply({ ...two, configWritten: true })).complete).toBe(true);
+      // It has been there, so that making it again is news.
+      fake.links.delete("clusternet");
+      host.invalidate();
+      expect((await host.apply({ ...two, configWritten: true })).complete).toBe(true);
+      expect(said).toEqual(["Creating the interface", "Creating the interface"]);
     });
   });
 
