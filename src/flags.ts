@@ -168,7 +168,7 @@ export const runFlags: readonly FlagSpec[] = [
   },
   { name: "once", about: "wait for the full picture, apply, announce, exit" },
   { name: "timeout", value: "SECONDS", about: "with --once: how long it may take", shownDefault: "30" },
-  { name: "dry-run", about: "with --once: print the file and the steps, change nothing" },
+  { name: "dry-run", about: "with --once: print file, steps and announcement, change nothing" },
   { name: "listen", value: "HOST:PORT", about: "HTTP", later: "metrics over HTTP" },
   { name: "peer-metrics", about: "per-peer series", later: "metrics over HTTP" },
   ...logFlags,

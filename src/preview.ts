@@ -4,13 +4,15 @@
 import type { Watched } from "./async.ts";
 import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { renderStep } from "./core/host-commands.ts";
-import { privateKeyFromBytes, secretForms } from "./core/key.ts";
+import { announcedEndpoint } from "./core/host-state.ts";
+import { privateKeyFromBytes, secretForms, type PublicKey } from "./core/key.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
 import { createRunCommand } from "./host/command.ts";
 import { readKeyFile } from "./host/key-file.ts";
 import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
+import { guessImplementation } from "./host/wireguard-go.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
 import { tooLate } from "./too-late.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
@@ -30,7 +32,19 @@ export interface Preview {
   readonly text: string;
   /** The commands of the steps, as they would be typed. */
   readonly commands: readonly string[];
+  readonly announced: PreviewedAnnouncement;
   readonly problems: readonly Problem[];
+}
+
+/** What the Curator would be told, and through it all other nodes. */
+export interface PreviewedAnnouncement {
+  /** Absent: there is no key yet, and a run would make one. */
+  readonly publicKey?: PublicKey;
+  /** HOST:PORT at which other nodes would reach this one. Absent: no external address is known. */
+  readonly endpoint?: string;
+  /** In the order in which they would be announced. */
+  readonly prefixes: readonly string[];
+  readonly reportStatus: "auto" | "on" | "off";
 }
 
 /**
@@ -67,18 +81,26 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
   const planned = await host.plan({ ...wanted, configWritten: true });
   const { listenPort, keepaliveSeconds } = wanted;
   const keepalive = keepaliveSeconds === undefined ? {} : { keepaliveSeconds };
-  // With "auto" and no interface only making a link would tell, and nothing is made here.
   const implementation =
-    planned.seen?.interface?.implementation ?? (wireguard === "auto" ? "kernel" : wireguard);
+    planned.seen?.interface?.implementation ?? (await guessImplementation({ wireguard }));
   const context = {
     keyFile: keyPathOf(agent),
     configFile: pathOf(agent, "conf"),
     implementation,
     plusAllowedIps: false,
   };
+  const { claim, externalAddress } = own.get();
+  const endpoint =
+    externalAddress === undefined ? undefined : announcedEndpoint({ address: externalAddress }, listenPort);
   return {
     text: renderWgConfig({ listenPort, mesh: { peers: wanted.peers }, ...keepalive }, undefined),
     commands: planned.done.map((step) => renderStep(step, context)),
+    announced: {
+      prefixes: claim.announcement.prefixes.map(({ text }) => text),
+      reportStatus: agent.reportStatus,
+      ...(endpoint === undefined ? {} : { endpoint }),
+      ...(found === undefined ? {} : { publicKey: key.publicKey }),
+    },
     problems: [
       ...(last.kind === "none" ? [] : last.problems),
       ...(curator.credentials === undefined ? [] : await openKeyProblems(curator.credentials.key)),

@@ -133,15 +133,31 @@ async function identify(
   };
 }
 
-/** The file, then the commands, then what is reported; each part under a line that `wg` and a shell take as a comment. */
-function renderPreview({ text, commands, problems }: Preview): string {
+const reporting = {
+  on: "reported at start and at each change",
+  auto: "reported when the Curator has missed one for 10 s (--report-status on: at once)",
+  off: "not reported: something else must report this node's",
+} as const;
+
+/**
+ * The file, then the commands, then what the Curator would be told, then what is reported; each part under a line that
+ * `wg` and a shell take as a comment.
+ */
+function renderPreview({ text, commands, announced, problems }: Preview): string {
   const shown = commands.length === 0 ? ["# nothing: this host is as wanted"] : commands;
+  const { publicKey = "made by the first run", endpoint, prefixes, reportStatus } = announced;
   const reports = problems.map(({ kind, message }) => `# ${kind}: ${message}`);
   return [
     text.trimEnd(),
     "",
     "# Commands",
     ...shown,
+    "",
+    "# Announcement",
+    `# public key: ${publicKey}`,
+    `# endpoint: ${endpoint ?? "none, since no external address is known"}`,
+    `# prefixes: ${prefixes.join(", ") || "none"}`,
+    `# status: ${reporting[reportStatus]}`,
     ...(reports.length === 0 ? [] : ["", "# Problems", ...reports]),
     "",
   ].join("\n");

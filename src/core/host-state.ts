@@ -194,7 +194,7 @@ export type Step =
   | { readonly kind: "delete-guard"; readonly network: Prefix };
 
 /** The endpoint as `wg` writes it; undefined for a peer without usable address. */
-export function announcedEndpoint(peer: Peer, port: number): string | undefined {
+export function announcedEndpoint(peer: Pick<Peer, "address">, port: number): string | undefined {
   if (peer.address === undefined) return undefined;
   return peer.address.family === 6 ? `[${peer.address.text}]:${port}` : `${peer.address.text}:${port}`;
 }

@@ -5,7 +5,9 @@
  * ends a command with exit status 69. Leaves nothing behind: the kernel is asked by making a link of a name of its own and taking
  * it away at once, which also loads the module.
  */
-import { stat } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { readFile, stat } from "node:fs/promises";
+import { release } from "node:os";
 import { ClusternetError, CommandError, exitStatus } from "../errors.ts";
 import { findProgram, type RunCommand } from "./command.ts";
 
@@ -55,6 +57,32 @@ export async function chooseImplementation(options: ImplementationOptions): Prom
     );
   }
   return "userspace";
+}
+
+/** What this kernel says of its modules, without loading one. */
+const kernelFiles = {
+  loaded: "/sys/module/wireguard",
+  modules: ["modules.builtin", "modules.dep"].map((name) => `/lib/modules/${release()}/${name}`),
+};
+
+/**
+ * What `chooseImplementation` would find, without making a link and so without loading a module: for what is only shown.
+ * A kernel that has the module and says so nowhere, as in a container, is taken for one without.
+ */
+export async function guessImplementation({
+  wireguard,
+  find = findProgram,
+  files = kernelFiles,
+}: Pick<ImplementationOptions, "wireguard" | "find"> & {
+  readonly files?: typeof kernelFiles;
+}): Promise<Implementation> {
+  if (wireguard !== "auto") return wireguard;
+  if (existsSync(files.loaded)) return "kernel";
+  for (const path of files.modules) {
+    const text = await readFile(path, "utf8").catch(() => "");
+    if (/\/wireguard\.ko\b/.test(text)) return "kernel";
+  }
+  return find("wireguard-go") === undefined ? "kernel" : "userspace";
 }
 
 function requireProgram(find: (name: string) => string | undefined, name: string, debian: string): void {

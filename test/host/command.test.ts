@@ -6,7 +6,7 @@ import { chmod, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CommandError, messageOf } from "../../src/errors.ts";
 import { createFollowCommand, createRunCommand, redactKeys, renderArgv } from "../../src/host/command.ts";
-import { chooseImplementation } from "../../src/host/wireguard-go.ts";
+import { chooseImplementation, guessImplementation } from "../../src/host/wireguard-go.ts";
 import { waitFor } from "../lab/wait.ts";
 import { privateKeyOf, publicKeyOf } from "../fakes/wanted.ts";
 import { withDirectory } from "./temporary.ts";
@@ -299,6 +299,48 @@ const answering = (stderr: string | undefined) => (argv: readonly string[]) =>
   stderr === undefined
     ? Promise.resolve("")
     : Promise.reject(new CommandError("Cannot run it", { argv, exitCode: 2, stderr }));
+
+describe("guessImplementation()", () => {
+  const modules = {
+    none: "kernel/drivers/net/wireless/b.ko:\n",
+    there: "kernel/drivers/net/wireguard/wireguard.ko.xz: kernel/net/ipv4/udp_tunnel.ko.xz\n",
+  };
+
+  test.each<{
+    name: string;
+    wireguard?: "kernel" | "userspace" | "auto";
+    loaded?: boolean;
+    dep?: string;
+    find?: (name: string) => string | undefined;
+    want: "kernel" | "userspace";
+  }>([
+    {
+      name: "what is asked for",
+      wireguard: "userspace",
+      loaded: true,
+      dep: modules.there,
+      want: "userspace",
+    },
+    {
+      name: "what is asked for, also where it is not",
+      wireguard: "kernel",
+      dep: modules.none,
+      want: "kernel",
+    },
+    { name: "the kernel's that is loaded", loaded: true, dep: modules.none, want: "kernel" },
+    { name: "the kernel's that would be loaded", dep: modules.there, want: "kernel" },
+    { name: "wireguard-go where the kernel names none", dep: modules.none, want: "userspace" },
+    { name: "wireguard-go where the kernel says nothing", want: "userspace" },
+    { name: "the kernel's where there is nothing else", find: onlyTools, want: "kernel" },
+  ])("names $name", async ({ wireguard = "auto", loaded, dep, find = wireguardGo, want }) => {
+    await withDirectory(async (directory) => {
+      const path = join(directory, "modules.dep");
+      if (dep !== undefined) await Bun.write(path, dep);
+      const files = { loaded: loaded === true ? directory : join(directory, "none"), modules: [path] };
+      expect(await guessImplementation({ wireguard, find, files })).toBe(want);
+    });
+  });
+});
 
 describe("chooseImplementation()", () => {
   const kernel = answering(undefined);

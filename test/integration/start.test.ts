@@ -591,6 +591,11 @@ describe("a restart", () => {
   });
 });
 
+/** Its lines in what `--dry-run` prints. */
+function announcementIn(stdout: string): string {
+  return /^# Announcement\n((?:# .*\n)*)/m.exec(stdout)?.[1]?.trim() ?? "";
+}
+
 describe("--once", () => {
   test("applies, announces and ends with 0; without a Curator with 75, saying what is missing", async () => {
     await using place = await Place.create();
@@ -657,6 +662,14 @@ describe("--once", () => {
       /^ip -4 route add 10\.192\.0\.0\/11 dev clusternet /m,
     ];
     expect(wanted.filter((pattern) => !pattern.test(fresh.stdout)).map(String)).toEqual([]);
+    const announcement = (key: string): string =>
+      [
+        `# public key: ${key}`,
+        `# endpoint: ${place.machine.address}:7838`,
+        `# prefixes: ${place.machine.address}/32, 10.192.1.0/24`,
+        "# status: reported when the Curator has missed one for 10 s (--report-status on: at once)",
+      ].join("\n");
+    expect(announcementIn(fresh.stdout)).toBe(announcement("made by the first run"));
 
     const agent = await place.start();
     await agent.peers((peers) => peers.length === 1, soonMs);
@@ -667,12 +680,16 @@ describe("--once", () => {
       0,
       expect.stringContaining("# nothing: this host is as wanted"),
     ]);
+    expect(announcementIn(beside.stdout)).toBe(announcement(await publicKeyOf(place.machine)));
     const secret = (await readFile(join(place.data, "private.key"), "utf8")).trim();
     expect(beside.stdout + beside.stderr).not.toContain(secret.slice(0, 20));
     // With another interface the former one would be taken away first, which holds the port and the routes.
     const files = readdirSync(place.data).toSorted();
     const renamed = await place.run({ interfaceName: "cn2", flags: ["--once", "--dry-run"] });
-    expect([renamed.code, renamed.stdout.replace(/^[^]*# Commands\n/, "").split("\n")]).toEqual([
+    expect([
+      renamed.code,
+      renamed.stdout.replace(/^[^]*# Commands\n|\n# Announcement[^]*$/g, "").split("\n"),
+    ]).toEqual([
       0,
       [
         "ip link delete dev clusternet",
