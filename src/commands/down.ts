@@ -9,9 +9,10 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { renderStep } from "../core/host-commands.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
+import { containsAddress, parseAddress, type Prefix } from "../core/prefix.ts";
 import { ClusternetError, type ExitStatus, SettingsError, describeError, exitStatus } from "../errors.ts";
 import { createFollowCommand, createRunCommand, findProgram } from "../host/command.ts";
-import { createHost } from "../host/host.ts";
+import { createHost, type LinuxHost } from "../host/host.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
 import { type Locks, acquireFreeNetworks, acquireInterfaceLock, acquireLocks } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
@@ -79,9 +80,38 @@ async function takeAway(
     .down({ interfaceName, clusterNets, publicKey, keptByOthers })
     .finally(() => networks.release());
   for (const step of done) log.info(`Done: ${renderStep(step)}`);
+  await warnOfLeft(host, clusterNets, { keptByOthers, log });
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   if (complete) return exitStatus.ok;
   return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
+}
+
+/**
+ * What is remembered was taken away; of any other address inside a ClusterNet nobody can tell any more whether an earlier
+ * run added it, as when the state file was lost.
+ */
+async function warnOfLeft(
+  host: Pick<LinuxHost, "read">,
+  clusterNets: readonly Prefix[],
+  { keptByOthers, log }: { readonly keptByOthers: ReadonlySet<string>; readonly log: Logger },
+): Promise<void> {
+  const nets = clusterNets.filter(({ text }) => !keptByOthers.has(text));
+  const seen = await host.read().catch((error: unknown) => {
+    // What keeps the host from being read is told with the problems.
+    if (error instanceof ClusternetError) return undefined;
+    throw error;
+  });
+  const left = (seen?.loopback ?? [])
+    .map(parseAddress)
+    .filter((address) => nets.some((net) => containsAddress(net, address)));
+  for (const address of left) {
+    const command = renderStep({ kind: "remove-loopback", address });
+    log.warn(
+      "An address inside the cluster network stays on lo: nothing remembers that this program added it. If it did: " +
+        command,
+      { address: address.text },
+    );
+  }
 }
 
 /** The node's key, or one that no interface has: then only what the files name, or the group, makes one ours. */

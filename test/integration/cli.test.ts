@@ -663,6 +663,24 @@ test.each([
   30_000,
 );
 
+test("down without what an earlier run remembered says which addresses may be left, and how to take them away", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  const data = join(host.directory, "data");
+  const place = ["--data-dir", data, "--interface", "mesh"];
+  expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+  for (const address of ["10.192.1.1/32", "203.0.113.7/32"])
+    await host.sh(`ip address add ${address} dev lo`);
+  const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
+  expect([exit, stderr]).toEqual([
+    0,
+    expect.stringMatching(
+      /^\S+ WARN {2}An address inside the cluster network stays on lo: .*: ip address delete 10\.192\.1\.1\/32 dev lo address=10\.192\.1\.1\n$/,
+    ),
+  ]);
+  expect(await host.sh("ip -o address show dev lo")).toContain(" 10.192.1.1/32 ");
+}, 30_000);
+
 test("down leaves an interface that is not ours alone, and says so", async () => {
   await using lab = await Lab.create();
   const host = await hostIn(lab);
