@@ -15,6 +15,7 @@ import {
   decodeAddress,
   decodePrefix,
   familyBits,
+  fewPrefixes,
   type Prefix,
   type Unreadable,
   unusableReason,
@@ -73,10 +74,10 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
     if (problems.length < maxProblemsOfNode) problems.push({ kind, nodeId, message });
   };
 
-  const publicKey = judgeKey(node, rules);
+  const publicKey = node.publicKey === known?.publicKey ? known.publicKey : judgeKey(node, rules);
   if (typeof publicKey !== "string") report(publicKey);
 
-  const address = judgeAddress(node, rules);
+  const address = known?.address?.text === node.externalAddress ? known.address : judgeAddress(node, rules);
   // A node without a usable address still announces it as a prefix, which is then outside: one cause, one problem.
   const shadow = "kind" in address ? node.prefixes.find((text) => isHostOutside(text, rules)) : undefined;
   if ("kind" in address) {
@@ -100,7 +101,7 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
   for (let index = 0; index < count; index++) {
     const text = node.prefixes[index] ?? "";
     if (text === shadow || refused?.has(text) === true) continue;
-    const prefix = node.parsed?.prefixes[index] ?? decodePrefix(text);
+    const prefix = node.parsed?.prefixes[index] ?? knownPrefix(text, known) ?? decodePrefix(text);
     const refusal = refusePrefix(prefix, ownHost, rules);
     if (refusal === undefined && !("reason" in prefix)) accepted.push(prefix);
     if (refusal !== undefined) {
@@ -131,6 +132,13 @@ export function judgeNode(node: Node, rules: ClaimRules, known?: Claim): Claim {
   };
 }
 
+/** The prefix of this text, if it was accepted before: most of what a node says again has not changed. */
+function knownPrefix(text: string, known: Claim | undefined): Prefix | undefined {
+  if (known === undefined || known.prefixes.length > fewPrefixes) return undefined;
+  for (const prefix of known.prefixes) if (prefix.text === text) return prefix;
+  return undefined;
+}
+
 /** Sorted, each once: one may have been given several times, or in several spellings. */
 function sortedOnce(prefixes: readonly Prefix[]): readonly Prefix[] {
   const isBehind = (prefix: Prefix, index: number): boolean => {
@@ -142,9 +150,6 @@ function sortedOnce(prefixes: readonly Prefix[]): readonly Prefix[] {
     .toSorted(comparePrefixes)
     .filter((prefix, index, sorted) => prefix.text !== sorted[index - 1]?.text);
 }
-
-/** Up to so many, looking through all of them is quicker than making a set. */
-const fewPrefixes = 8;
 
 /** True when the node's texts are exactly what the claim was accepted with, nothing having been left out of it. */
 function saysTheSame(node: Node, claim: Claim): boolean {

@@ -30,7 +30,7 @@ import {
 import type { PublicKey } from "./key.ts";
 import type { Peer } from "./mesh.ts";
 import { diffMeshes } from "./mesh-changes.ts";
-import { containsPrefix, parseAddress, type Prefix } from "./prefix.ts";
+import { containsPrefix, fewPrefixes, parseAddress, type Prefix } from "./prefix.ts";
 import { quote, type Problem } from "./problem.ts";
 
 export type * from "./host-state.ts";
@@ -352,9 +352,6 @@ function isAsWanted({ prefixes }: Peer, seen: SeenPeer, keepaliveSeconds: number
     prefixes.every(({ text }) => seen.allowedIps.includes(text))
   );
 }
-
-/** Up to so many, looking through all of them is quicker than making a set. */
-const fewPrefixes = 8;
 
 function planAllowedIps(
   peer: Peer,

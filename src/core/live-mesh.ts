@@ -34,10 +34,10 @@ import {
   withOwner,
   type Owners,
 } from "./prefix-index.ts";
-import type { Prefix } from "./prefix.ts";
+import { fewPrefixes, type Prefix } from "./prefix.ts";
 import type { Problem } from "./problem.ts";
 
-const noTexts: ReadonlySet<string> = new Set();
+const none: readonly Prefix[] = [];
 const nothing: BuiltMesh = { mesh: { peers: [] }, problems: [] };
 
 /** Of so many claims at most it is counted one by one whom they meet; beyond that, all whom they meet are built anew. */
@@ -167,24 +167,24 @@ export class LiveMesh {
   #replace(nodeId: NodeId, claim: Claim | undefined): void {
     const before = this.#claims.get(nodeId);
     if (before === claim) return;
-    const kept = before === undefined ? noTexts : new Set(claim?.prefixes.map(({ text }) => text));
-    const had = before === undefined ? noTexts : new Set(before.prefixes.map(({ text }) => text));
+    const had = before?.prefixes ?? none;
+    const has = claim?.prefixes ?? none;
     if (before?.publicKey !== undefined && before.publicKey !== claim?.publicKey) {
       const owners = withoutOwner(this.#keys.get(before.publicKey), nodeId);
       collectOwners(owners, this.#unsettled);
       if (owners === undefined) this.#keys.delete(before.publicKey);
       else this.#keys.set(before.publicKey, owners);
     }
-    for (const prefix of before?.prefixes ?? []) if (!kept.has(prefix.text)) this.#release(nodeId, prefix);
-    for (const prefix of claim?.prefixes ?? []) {
-      if (!had.has(prefix.text) && this.#index.add({ owner: nodeId, prefix })) this.#isPeaceful = false;
+    for (const prefix of missingFrom(has, had)) this.#release(nodeId, prefix);
+    for (const prefix of missingFrom(had, has)) {
+      if (this.#index.add({ owner: nodeId, prefix })) this.#isPeaceful = false;
     }
     if (claim === undefined) {
       this.#claims.delete(nodeId);
     } else {
       this.#claims.set(nodeId, claim);
       const { publicKey } = claim;
-      if (publicKey !== undefined) {
+      if (publicKey !== undefined && publicKey !== before?.publicKey) {
         const owners = withOwner(this.#keys.get(publicKey), nodeId);
         this.#keys.set(publicKey, owners);
         if (owners !== nodeId) this.#isPeaceful = false;
@@ -317,6 +317,16 @@ export class LiveMesh {
   }
 }
 
+/** Those of `prefixes` that the others lack. */
+function missingFrom(others: readonly Prefix[], prefixes: readonly Prefix[]): readonly Prefix[] {
+  if (others.length === 0) return prefixes;
+  if (others.length > fewPrefixes) {
+    const texts = new Set(others.map(({ text }) => text));
+    return prefixes.filter(({ text }) => !texts.has(text));
+  }
+  return prefixes.filter((prefix) => !others.some((each) => each === prefix || each.text === prefix.text));
+}
+
 /** Who of these held what: others' holdings decide nothing among them. */
 function heldAmong(claims: readonly Claim[], held: Mesh): Incumbents {
   return incumbentsOf({ peers: claims.flatMap(({ nodeId }) => findPeer(held, nodeId) ?? []) });
@@ -325,35 +335,50 @@ function heldAmong(claims: readonly Claim[], held: Mesh): Incumbents {
 /** Up to so many peers are put one by one into a copy of the list; more than that are merged with it. */
 const spliced = 16;
 
+/** A node that is another peer than before, or one no longer, or one for the first time. */
+interface Replacement {
+  readonly nodeId: NodeId;
+  /** Where it is or would be in the mesh of before. */
+  readonly at: number;
+  readonly old: Peer | undefined;
+  readonly peer: Peer | undefined;
+}
+
 /** The mesh with the nodes that were reached as they are now; the same object when none is otherwise. */
 function mergePeers(before: Mesh, reached: ReadonlySet<NodeId>, now: ReadonlyMap<NodeId, Peer>): Mesh {
   if (before.peers.length === 0) return now.size === 0 ? before : { peers: sortedById([...now.values()]) };
-  const changed: NodeId[] = [];
+  const changed: Replacement[] = [];
   for (const nodeId of reached) {
-    const [old, peer] = [findPeer(before, nodeId), now.get(nodeId)];
+    const at = placeOfPeer(before, nodeId);
+    const found = before.peers[at];
+    const old = found?.nodeId === nodeId ? found : undefined;
+    const peer = now.get(nodeId);
     const isSame = old === undefined || peer === undefined ? old === peer : samePeer(old, peer);
-    if (!isSame) changed.push(nodeId);
+    if (!isSame) changed.push({ nodeId, at, old, peer });
   }
   if (changed.length === 0) return before;
-  if (changed.length <= spliced) {
-    const peers = before.peers.slice();
-    for (const nodeId of changed) {
-      const at = placeOfPeer({ peers }, nodeId);
-      const peer = now.get(nodeId);
-      peers.splice(at, peers[at]?.nodeId === nodeId ? 1 : 0, ...(peer === undefined ? [] : [peer]));
+  const peers = before.peers.slice();
+  // Where everybody stays at his place, as nearly always, nobody else is moved.
+  const moving: Replacement[] = [];
+  for (const change of changed) {
+    if (change.old === undefined || change.peer === undefined) moving.push(change);
+    else peers[change.at] = change.peer;
+  }
+  if (moving.length <= spliced) {
+    for (const { nodeId, old, peer } of moving) {
+      const added = peer === undefined ? [] : [peer];
+      peers.splice(placeOfPeer({ peers }, nodeId), old === undefined ? 0 : 1, ...added);
     }
     return { peers };
   }
-  changed.sort((a, b) => (a < b ? -1 : 1));
+  moving.sort((a, b) => (a.nodeId < b.nodeId ? -1 : 1));
   const parts: (readonly Peer[])[] = [];
   let from = 0;
-  for (const nodeId of changed) {
-    const at = placeOfPeer(before, nodeId, from);
-    const peer = now.get(nodeId);
-    parts.push(before.peers.slice(from, at), peer === undefined ? [] : [peer]);
-    from = before.peers[at]?.nodeId === nodeId ? at + 1 : at;
+  for (const { at, old, peer } of moving) {
+    parts.push(peers.slice(from, at), peer === undefined ? [] : [peer]);
+    from = old === undefined ? at : at + 1;
   }
-  parts.push(before.peers.slice(from));
+  parts.push(peers.slice(from));
   return { peers: parts.flat() };
 }
 

@@ -82,7 +82,9 @@ export function buildMesh({ claims, ownPrefixes, incumbents, met }: MeshInput): 
 /** What becomes of a claim that got these prefixes; undefined for one without a usable key. */
 export function peerOf({ nodeId, publicKey, address }: Claim, prefixes: readonly Prefix[]): Peer | undefined {
   if (publicKey === undefined) return undefined;
-  return { nodeId, publicKey, ...(address !== undefined && { address }), prefixes };
+  // Of nearly every node, without the copy that leaves out what it has not.
+  if (address !== undefined) return { nodeId, publicKey, address, prefixes };
+  return { nodeId, publicKey, prefixes };
 }
 
 /** True when the two are the same in the file and on the interface. */

@@ -7,7 +7,7 @@
  * two equal nodes are one and the same to us.
  */
 import type { PublicKey } from "./key.ts";
-import type { Address, Prefix } from "./prefix.ts";
+import { type Address, fewPrefixes, type Prefix } from "./prefix.ts";
 import { quote } from "./problem.ts";
 
 declare const nodeIdBrand: unique symbol;
@@ -73,9 +73,6 @@ export function sameNode(a: Node, b: Node): boolean {
       a.prefixes.every((prefix, index) => prefix === b.prefixes[index]))
   );
 }
-
-/** Up to so many, looking through all of them is quicker than anything else. */
-const fewPrefixes = 8;
 
 /** The node, made of the texts of the known one where they say the same: of two equal texts one is enough in memory. */
 export function withTextsOf(known: Node, node: Node): Node {

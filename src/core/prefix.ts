@@ -40,6 +40,9 @@ export interface Prefix extends Bits {
   readonly text: string;
 }
 
+/** Of so many prefixes at most, looking through all of them is quicker than making a set. */
+export const fewPrefixes = 8;
+
 /** Why a text is not what it should be: what was found and what was expected, to stand after a colon. */
 export interface Unreadable {
   readonly reason: string;
