@@ -27,7 +27,7 @@ import { incumbentsOf, type Incumbents, type Mesh } from "../src/core/mesh.ts";
 import type { Node } from "../src/core/node.ts";
 import { parsePublicKey } from "../src/core/key.ts";
 import { containsPrefix, overlaps, parsePrefix, type Prefix } from "../src/core/prefix.ts";
-import { parseWgConfig } from "../src/core/wg-config.ts";
+import { parseWgConfig } from "../src/core/wg-config-reader.ts";
 import type { StreamEvent } from "../src/curator/follower.ts";
 import type { Host } from "../src/host/host.ts";
 import { silentLogger } from "../src/log.ts";

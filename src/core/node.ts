@@ -1,8 +1,8 @@
 /**
  * A node as a Curator describes it: text that is not believed yet.
  *
- * curator/wire.ts makes it from the wire, core/wg-config.ts from the last file; core/claim.ts judges it, without
- * parsing again what core/wg-config.ts has parsed.
+ * curator/wire.ts makes it from the wire, core/wg-config-reader.ts from the last file; core/claim.ts judges it, without
+ * parsing again what core/wg-config-reader.ts has parsed.
  * The status' time is left out on purpose: it changes with every report and means nothing to the mesh, so
  * two equal nodes are one and the same to us.
  */

@@ -9,7 +9,7 @@ import { giveWay } from "../async.ts";
 import type { PublicKey } from "../core/key.ts";
 import type { Node } from "../core/node.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
-import { type ParsedWgConfig, parseWgConfigInSteps } from "../core/wg-config.ts";
+import { type ParsedWgConfig, parseWgConfigInSteps } from "../core/wg-config-reader.ts";
 import { ClusternetError, messageOf } from "../errors.ts";
 import { KeptFile, modeProblems, type Content, type Kept, type LookOptions } from "./files.ts";
 

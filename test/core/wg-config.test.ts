@@ -8,7 +8,8 @@ import { parsePrivateKey } from "../../src/core/key.ts";
 import type { Mesh, Peer } from "../../src/core/mesh.ts";
 import type { Node } from "../../src/core/node.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
-import { parseWgConfig, renderWgConfig, WgConfigText } from "../../src/core/wg-config.ts";
+import { renderWgConfig, WgConfigText } from "../../src/core/wg-config.ts";
+import { parseWgConfig } from "../../src/core/wg-config-reader.ts";
 import { describeError } from "../../src/errors.ts";
 import { keyOf, meshOf, nodeId, nodeOf, rules } from "./nodes.ts";
 

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { copyFile, readFile, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { parseWgConfig } from "../../src/core/wg-config.ts";
+import { parseWgConfig } from "../../src/core/wg-config-reader.ts";
 import { compile } from "../../scripts/build.ts";
 import { node } from "../fakes/curator.ts";
 import { Agent, executable, podOf } from "../lab/agent.ts";

@@ -5,7 +5,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { parseWgConfig } from "../../src/core/wg-config.ts";
+import { parseWgConfig } from "../../src/core/wg-config-reader.ts";
 import { event, node } from "../fakes/curator.ts";
 import { executable } from "../lab/agent.ts";
 import { newKey } from "../lab/bare-peer.ts";

@@ -8,7 +8,8 @@ import { chmod, copyFile, mkdir, readFile, rm, stat, symlink, writeFile } from "
 import { dirname, join } from "node:path";
 import { parsePublicKey } from "../../src/core/key.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
-import { parseWgConfig, renderWgConfig } from "../../src/core/wg-config.ts";
+import { renderWgConfig } from "../../src/core/wg-config.ts";
+import { parseWgConfig } from "../../src/core/wg-config-reader.ts";
 import type { NodeId } from "../../src/core/node.ts";
 import type { Status } from "../../src/status.ts";
 import { node } from "../fakes/curator.ts";
