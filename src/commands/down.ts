@@ -8,15 +8,17 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { renderStep } from "../core/host-commands.ts";
+import { isRoutedElsewhere } from "../core/host-plan.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
 import { containsAddress, parseAddress, type Prefix } from "../core/prefix.ts";
 import { ClusternetError, type ExitStatus, SettingsError, describeError, exitStatus } from "../errors.ts";
-import { createFollowCommand, createRunCommand, findProgram } from "../host/command.ts";
-import { createHost, type LinuxHost } from "../host/host.ts";
+import { createFollowCommand, createRunCommand, findProgram, type RunCommand } from "../host/command.ts";
+import { createHost } from "../host/host.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
 import { type Locks, acquireFreeNetworks, acquireInterfaceLock, acquireLocks } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import type { HostMemory, HostRemembers } from "../host/ownership.ts";
+import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
 import type { Logger } from "../log.ts";
 import type { PlaceSettings } from "../settings.ts";
@@ -80,7 +82,8 @@ async function takeAway(
     .down({ interfaceName, clusterNets, publicKey, keptByOthers })
     .finally(() => networks.release());
   for (const step of done) log.info(`Done: ${renderStep(step)}`);
-  await warnOfLeft(host, clusterNets, { keptByOthers, log });
+  const nets = clusterNets.filter(({ text }) => !keptByOthers.has(text));
+  await warnOfLeft(nets, { interfaceName, run, log });
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   if (complete) return exitStatus.ok;
   return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
@@ -88,20 +91,27 @@ async function takeAway(
 
 /**
  * What is remembered was taken away; of any other address inside a ClusterNet nobody can tell any more whether an earlier
- * run added it, as when the state file was lost.
+ * run added it, as when the state file was lost. Where an agent's mesh is up still, the address may be that agent's.
  */
 async function warnOfLeft(
-  host: Pick<LinuxHost, "read">,
   clusterNets: readonly Prefix[],
-  { keptByOthers, log }: { readonly keptByOthers: ReadonlySet<string>; readonly log: Logger },
+  {
+    interfaceName,
+    run,
+    log,
+  }: { readonly interfaceName: string; readonly run: RunCommand; readonly log: Logger },
 ): Promise<void> {
-  const nets = clusterNets.filter(({ text }) => !keptByOthers.has(text));
-  const seen = await host.read().catch((error: unknown) => {
-    // What keeps the host from being read is told with the problems.
-    if (error instanceof ClusternetError) return undefined;
-    throw error;
-  });
-  const left = (seen?.loopback ?? [])
+  const ourKeys = new Set<PublicKey>();
+  const seen = await readHost({ run, interfaceName, networks: clusterNets, ourKeys }).catch(
+    (error: unknown) => {
+      // What keeps the host from being read is told with the problems.
+      if (error instanceof ClusternetError) return undefined;
+      throw error;
+    },
+  );
+  if (seen === undefined) return;
+  const nets = clusterNets.filter((network) => !isRoutedElsewhere(seen, network, interfaceName));
+  const left = seen.loopback
     .map(parseAddress)
     .filter((address) => nets.some((net) => containsAddress(net, address)));
   for (const address of left) {

@@ -450,7 +450,7 @@ function removeLoopback(
 }
 
 /** Whether an agent with another interface routes the network: route and guard are its own then. */
-function isRoutedElsewhere(seen: SeenHost, network: Prefix, interfaceName: string): boolean {
+export function isRoutedElsewhere(seen: SeenHost, network: Prefix, interfaceName: string): boolean {
   return routesOf(seen, network).some(
     (route) =>
       route.protocol === routeProtocol && route.device !== undefined && route.device !== interfaceName,
