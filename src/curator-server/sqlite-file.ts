@@ -1,0 +1,310 @@
+/**
+ * One file of the Curator's database as it was opened, whatever becomes of its name.
+ *
+ * Durable: WAL with synchronous=FULL, so a commit that returned survives a power loss. A file that is damaged,
+ * not ours, or of a newer version is never written to: SettingsError (exit 78), and it stays as it is. The same error
+ * says so when only the way to it is blocked.
+ */
+import { constants, Database, SQLiteError } from "bun:sqlite";
+import { closeSync, fsyncSync, lstatSync, openSync } from "node:fs";
+import { dirname } from "node:path";
+import * as v from "valibot";
+import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
+import { ClusternetError, isSystemError, messageOf, SettingsError } from "../errors.ts";
+import type { StoredChange, StoredNode, StoredState } from "./store.ts";
+
+/** "ClNt" in ASCII: tells our file from another program's. */
+const applicationId = 0x436c4e74;
+/** Grows when the tables change; an older program refuses the file. */
+const schemaVersion = 1;
+
+const schema = `
+  CREATE TABLE node (
+    id TEXT PRIMARY KEY NOT NULL,
+    external_address TEXT NOT NULL,
+    reported_at_ms INTEGER NOT NULL,
+    status BLOB NOT NULL,
+    public_key TEXT NOT NULL,
+    prefixes TEXT NOT NULL
+  ) STRICT;
+  CREATE TABLE used_key (public_key TEXT PRIMARY KEY NOT NULL, node_id TEXT NOT NULL) STRICT;
+  CREATE TABLE removed_node (id TEXT PRIMARY KEY NOT NULL) STRICT;
+  PRAGMA application_id = ${applicationId};
+  PRAGMA user_version = ${schemaVersion};
+`;
+/** Missing in files that were made before there was such a table; whoever does not know it may go on without. */
+const allowedTable = "CREATE TABLE IF NOT EXISTS allowed_node (id TEXT PRIMARY KEY NOT NULL) STRICT";
+
+const nodeRow = v.object({
+  id: v.string(),
+  external_address: v.string(),
+  reported_at_ms: v.pipe(v.number(), v.integer(), v.minValue(0)),
+  status: v.instance(Uint8Array),
+  public_key: v.string(),
+  prefixes: v.string(),
+});
+const keyRow = v.object({ public_key: v.string(), node_id: v.string() });
+const idRow = v.object({ id: v.string() });
+const prefixTexts = v.array(v.string());
+
+/** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
+export function openFile(path: string): OpenFile {
+  let database: Database | undefined;
+  try {
+    const isNew = ensureFile(path);
+    database = new Database(path, { readwrite: true, create: false, strict: true });
+    if (isNew || isEmpty(database)) create(database, path);
+    else requireOurs(database, path);
+    database.run(allowedTable);
+    return new OpenFile(database, path);
+  } catch (error) {
+    database?.close();
+    throw error instanceof ClusternetError ? error : unusable(path, error);
+  }
+}
+
+/** SQLite makes its files with the umask's mode; made here first, they get 0600 and its other files follow. */
+function ensureFile(path: string): boolean {
+  try {
+    closeSync(openSync(path, "wx", 0o600));
+    return true;
+  } catch (error) {
+    if (isSystemError(error, "EEXIST")) return false;
+    throw new SettingsError(`Cannot make database "${path}": ${messageOf(error)}`, { cause: error });
+  }
+}
+
+function isEmpty(database: Database): boolean {
+  return readNumber(database, "SELECT count(*) FROM sqlite_schema") === 0;
+}
+
+function create(database: Database, path: string): void {
+  setModes(database);
+  database.transaction(() => database.run(schema)).immediate();
+  // The name of the file must survive a power loss as well as what is in it.
+  syncDirectory(dirname(path));
+}
+
+/** Makes the names in a directory survive a power loss. */
+export function syncDirectory(path: string): void {
+  const directory = openSync(path, "r");
+  try {
+    fsyncSync(directory);
+  } finally {
+    closeSync(directory);
+  }
+}
+
+function requireOurs(database: Database, path: string): void {
+  const id = readNumber(database, "PRAGMA application_id");
+  if (id !== applicationId) {
+    throw new SettingsError(
+      `Cannot use database "${path}": made by another program (application ID ${id}, expected ${applicationId})`,
+      { hint: "Move the file away, or choose another --data-dir" },
+    );
+  }
+  const version = readNumber(database, "PRAGMA user_version");
+  if (version !== schemaVersion) {
+    throw new SettingsError(
+      `Cannot use database "${path}": its version is ${version}, expected ${schemaVersion}`,
+      { hint: "A newer clusternet wrote it: use that version or a backup" },
+    );
+  }
+  const check = Object.values(database.query<object, []>("PRAGMA quick_check(1)").get() ?? {})[0];
+  if (check !== "ok") throw damaged(path, new Error(String(check)));
+  setModes(database);
+}
+
+function setModes(database: Database): void {
+  database.run("PRAGMA journal_mode = WAL");
+  // In WAL mode the default (NORMAL) may lose the last commits at a power loss.
+  database.run("PRAGMA synchronous = FULL");
+  // The write-ahead log is made by the first reading; from here on it is there and can be missed.
+  readNumber(database, "SELECT count(*) FROM sqlite_schema");
+}
+
+function readNumber(database: Database, sql: string): number {
+  return Number(Object.values(database.query<object, []>(sql).get() ?? {})[0]);
+}
+
+/**
+ * Only what SQLite says of the content makes the file damaged: on a full disk, or while another program holds it, it is
+ * good, and whoever moved it away would let removed nodes in again.
+ */
+export function unusable(path: string, cause: unknown): SettingsError {
+  if (!(cause instanceof SQLiteError) || /^SQLITE_(CORRUPT|NOTADB)/.test(cause.code ?? "")) {
+    return damaged(path, cause);
+  }
+  return new SettingsError(`Cannot use database "${path}": ${messageOf(cause)}`, {
+    cause,
+    hint: "Look for a full or read-only disk, a missing permission, or another program that holds the file, and start again: it was left as it is",
+  });
+}
+
+function damaged(path: string, cause: unknown): SettingsError {
+  return new SettingsError(`Cannot use database "${path}": it is damaged or no database`, {
+    cause,
+    hint:
+      "Restore a backup, or move the file away and start anew: nodes that report their status come back by " +
+      "themselves, but which nodes were removed and which keys were used is then forgotten",
+  });
+}
+
+/** An open file. */
+export class OpenFile {
+  readonly #database: Database;
+  readonly #path: string;
+  readonly #identity: string | undefined;
+  readonly #walIdentity: string | undefined;
+  readonly #commit: (changes: readonly StoredChange[]) => void;
+  readonly #replaceAll: (state: StoredState) => void;
+  readonly #statements: readonly { finalize(): void }[];
+  #closed = false;
+
+  constructor(database: Database, path: string) {
+    this.#database = database;
+    this.#path = path;
+    this.#identity = identityOf(path);
+    this.#walIdentity = identityOf(`${path}-wal`);
+    const put = database.prepare<void, [string, string, number, Uint8Array, string, string]>(
+      "INSERT OR REPLACE INTO node (id, external_address, reported_at_ms, status, public_key, prefixes) VALUES (?, ?, ?, ?, ?, ?)",
+    );
+    const useKey = database.prepare<void, [string, string]>(
+      "INSERT OR REPLACE INTO used_key (public_key, node_id) VALUES (?, ?)",
+    );
+    const forgetKey = database.prepare<void, [string]>("DELETE FROM used_key WHERE public_key = ?");
+    const dropNode = database.prepare<void, [string]>("DELETE FROM node WHERE id = ?");
+    const addRemoved = database.prepare<void, [string]>(
+      "INSERT OR REPLACE INTO removed_node (id) VALUES (?)",
+    );
+    const dropRemoved = database.prepare<void, [string]>("DELETE FROM removed_node WHERE id = ?");
+    const addAllowed = database.prepare<void, [string]>(
+      "INSERT OR REPLACE INTO allowed_node (id) VALUES (?)",
+    );
+    const dropAllowed = database.prepare<void, [string]>("DELETE FROM allowed_node WHERE id = ?");
+    const ofStrangers = [addRemoved, dropRemoved, addAllowed, dropAllowed];
+    this.#statements = [put, useKey, forgetKey, dropNode, ...ofStrangers];
+    const carryOut = (changes: readonly StoredChange[]): void => {
+      for (const change of changes) {
+        switch (change.kind) {
+          case "put": {
+            const { id, externalAddress, reportedAtMs, status, publicKey, prefixes } = change.node;
+            put.run(id, externalAddress, reportedAtMs, status, publicKey, JSON.stringify(prefixes));
+            dropAllowed.run(id);
+            break;
+          }
+          case "use-key":
+            // Replacing gives the row a new place, at the end.
+            useKey.run(change.publicKey, change.id);
+            break;
+          case "forget-key":
+            forgetKey.run(change.publicKey);
+            break;
+          case "remove":
+            dropNode.run(change.id);
+            addRemoved.run(change.id);
+            dropAllowed.run(change.id);
+            break;
+          case "allow":
+            dropRemoved.run(change.id);
+            addAllowed.run(change.id);
+            break;
+        }
+      }
+    };
+    this.#commit = database.transaction(carryOut).immediate;
+    this.#replaceAll = database.transaction(({ nodes, keys, removed, allowed }: StoredState) => {
+      for (const table of ["node", "used_key", "removed_node", "allowed_node"])
+        database.run(`DELETE FROM ${table}`);
+      carryOut([
+        ...[...removed].map((id) => ({ kind: "remove", id }) as const),
+        ...[...allowed].map((id) => ({ kind: "allow", id }) as const),
+        ...nodes.map((node) => ({ kind: "put", node }) as const),
+        ...[...keys].map(([publicKey, id]) => ({ kind: "use-key", publicKey, id }) as const),
+      ]);
+    }).immediate;
+  }
+
+  /** True while what is written here is found again under its name. */
+  isInPlace(): boolean {
+    return (
+      !this.#closed &&
+      identityOf(this.#path) === this.#identity &&
+      identityOf(`${this.#path}-wal`) === this.#walIdentity
+    );
+  }
+
+  load(): StoredState {
+    return {
+      nodes: this.#rows("SELECT * FROM node ORDER BY id").map(readNode),
+      keys: new Map(
+        this.#rows("SELECT * FROM used_key ORDER BY rowid").map((row) => {
+          const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
+          return [publicKey, readNodeId(id)];
+        }),
+      ),
+      removed: this.#ids("removed_node"),
+      allowed: this.#ids("allowed_node"),
+    };
+  }
+
+  #ids(table: "removed_node" | "allowed_node"): ReadonlySet<NodeId> {
+    return new Set(this.#rows(`SELECT * FROM ${table}`).map((row) => readNodeId(v.parse(idRow, row).id)));
+  }
+
+  /** Durable when it returns. */
+  commit(changes: readonly StoredChange[]): void {
+    this.#commit(changes);
+  }
+
+  /** Makes it hold this state and nothing else; durable when it returns. */
+  replaceAll(state: StoredState): void {
+    this.#replaceAll(state);
+  }
+
+  /** Takes everything out of the write-ahead log into the file itself, for as long as nobody opens it again. */
+  endLog(): void {
+    this.#database.run("PRAGMA journal_mode = DELETE");
+  }
+
+  /** May be called twice. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    // SQLite removes the write-ahead log by its name, which may be that of another database by now.
+    const found = identityOf(this.#path);
+    if (found !== undefined && found !== this.#identity)
+      this.#database.fileControl(constants.SQLITE_FCNTL_PERSIST_WAL, 1);
+    // With a statement left, SQLite would keep the file open, and its write-ahead log beside it.
+    for (const statement of this.#statements) statement.finalize();
+    this.#database.close();
+  }
+
+  #rows(sql: string): readonly unknown[] {
+    return this.#database.query<unknown, []>(sql).all();
+  }
+}
+
+/** Which file has that name. The number is not used again while the file is open. */
+export function identityOf(path: string): string | undefined {
+  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  return found === undefined ? undefined : `${found.dev} ${found.ino}`;
+}
+
+function readNode(row: unknown): StoredNode {
+  const node = v.parse(nodeRow, row);
+  return {
+    id: readNodeId(node.id),
+    externalAddress: node.external_address,
+    reportedAtMs: node.reported_at_ms,
+    status: node.status,
+    publicKey: node.public_key,
+    prefixes: v.parse(prefixTexts, JSON.parse(node.prefixes)),
+  };
+}
+
+function readNodeId(text: string): NodeId {
+  const id = asNodeId(text);
+  if (id === undefined) throw new ClusternetError(nodeIdProblem(text));
+  return id;
+}
