@@ -5,7 +5,7 @@ import type { Agent } from "./agent.ts";
 import type { SeenHost } from "./core/host-state.ts";
 import { removedProblem } from "./curator/connection.ts";
 import { messageOf } from "./errors.ts";
-import type { Session } from "./session.ts";
+import type { RunningAgent } from "./start.ts";
 import { buildStatus, fromFileRemark, type Status } from "./status.ts";
 import type { StatusHandlers } from "./status-socket.ts";
 import { version } from "./version.ts";
@@ -15,45 +15,45 @@ const statusReadMs = 1_000;
 /** Longer without a turn of its loop, and the agent says that it is not healthy. */
 const healthyTurnMs = 60_000;
 
-/** What of a session is told. */
-export interface Told extends Pick<Session, "startedAt"> {
-  readonly key: Pick<Session["key"], "publicKey">;
-  readonly host: Pick<Session["host"], "read">;
-  readonly own: Pick<Session["own"], "get">;
-  readonly pull: Pick<Session["pull"], "state" | "mesh" | "lastTurnMs">;
-  readonly push: Pick<Session["push"], "state" | "lastTurnMs">;
-  readonly underlay: Pick<Session["underlay"], "lastTurnMs">;
-  readonly housekeeping: Pick<Session["housekeeping"], "lastTurnMs">;
+/** What of a running agent is told. */
+export interface Told extends Pick<RunningAgent, "startedAt"> {
+  readonly key: Pick<RunningAgent["key"], "publicKey">;
+  readonly host: Pick<RunningAgent["host"], "read">;
+  readonly own: Pick<RunningAgent["own"], "get">;
+  readonly pull: Pick<RunningAgent["pull"], "state" | "mesh" | "lastTurnMs">;
+  readonly push: Pick<RunningAgent["push"], "state" | "lastTurnMs">;
+  readonly underlay: Pick<RunningAgent["underlay"], "lastTurnMs">;
+  readonly housekeeping: Pick<RunningAgent["housekeeping"], "lastTurnMs">;
 }
 
 /** Says what holds at the moment in which it is asked. */
 export class AgentStatus implements StatusHandlers {
   readonly #agent: Agent;
-  readonly #session: () => Told | undefined;
+  readonly #running: () => Told | undefined;
 
-  /** `session`: what runs now. */
-  constructor(agent: Agent, session: () => Told | undefined) {
+  /** `running`: what runs now. */
+  constructor(agent: Agent, running: () => Told | undefined) {
     this.#agent = agent;
-    this.#session = session;
+    this.#running = running;
   }
 
   async status(): Promise<Status> {
     const { self, curator, interfaceName, listenPort, clock } = this.#agent;
-    const session = this.#session();
-    const read = await this.#readHost(session);
+    const running = this.#running();
+    const read = await this.#readHost(running);
     // All of one moment, after the wait.
-    const state = session?.pull.state.get();
-    const pushed = session?.push.state.get();
-    const own = session?.own.get();
+    const state = running?.pull.state.get();
+    const pushed = running?.push.state.get();
+    const own = running?.own.get();
     const seen = read ?? state?.seen;
     const problems = this.#agent.problems.current();
     const removed = removedProblem(self).message;
     return buildStatus({
       version,
       agent: {
-        running: session !== undefined,
+        running: running !== undefined,
         pid: process.pid,
-        ...(session === undefined ? {} : { startedAt: session.startedAt }),
+        ...(running === undefined ? {} : { startedAt: running.startedAt }),
         notReady: this.notReady(),
         remarks: this.remarks(),
         unhealthy: this.unhealthy(),
@@ -62,7 +62,7 @@ export class AgentStatus implements StatusHandlers {
         id: self,
         announced: pushed?.announced?.prefixes ?? [],
         removed: problems.some(({ message }) => message === removed),
-        ...(session === undefined ? {} : { publicKey: session.key.publicKey }),
+        ...(running === undefined ? {} : { publicKey: running.key.publicKey }),
         ...(own?.externalAddress === undefined ? {} : { externalAddress: own.externalAddress }),
         ...(pushed?.announcedAt === undefined ? {} : { announcedAt: pushed.announcedAt }),
       },
@@ -72,7 +72,7 @@ export class AgentStatus implements StatusHandlers {
       interfaceName,
       ...(seen?.interface === undefined ? {} : { interface: seen.interface }),
       isHostUnseen: seen === undefined,
-      mesh: session?.pull.mesh ?? { peers: [] },
+      mesh: running?.pull.mesh ?? { peers: [] },
       listenPort,
       problems,
       now: clock.wallTime(),
@@ -80,7 +80,7 @@ export class AgentStatus implements StatusHandlers {
   }
 
   notReady(): readonly string[] {
-    const state = this.#session()?.pull.state.get();
+    const state = this.#running()?.pull.state.get();
     if (state === undefined) return ["the agent is starting"];
     if (state.applied) return [];
     const blocking = this.#agent.problems
@@ -92,19 +92,19 @@ export class AgentStatus implements StatusHandlers {
   }
 
   remarks(): readonly string[] {
-    const state = this.#session()?.pull.state.get();
+    const state = this.#running()?.pull.state.get();
     if (state?.applied !== true || state.source !== "file" || state.sourceAt === undefined) return [];
     return [fromFileRemark(state.sourceAt, this.#agent.clock.wallTime())];
   }
 
   unhealthy(): readonly string[] {
-    const session = this.#session();
-    if (session === undefined) return ["the agent is starting"];
+    const running = this.#running();
+    if (running === undefined) return ["the agent is starting"];
     const loops = {
-      "the mesh": session.pull.lastTurnMs,
-      "the announcement": session.push.lastTurnMs,
-      "the underlay": session.underlay.lastTurnMs,
-      "the data directory": session.housekeeping.lastTurnMs,
+      "the mesh": running.pull.lastTurnMs,
+      "the announcement": running.push.lastTurnMs,
+      "the underlay": running.underlay.lastTurnMs,
+      "the data directory": running.housekeeping.lastTurnMs,
     };
     return Object.entries(loops).flatMap(([what, lastTurnMs]) => {
       const sinceMs = this.#agent.clock.nowMs() - lastTurnMs;
@@ -114,11 +114,11 @@ export class AgentStatus implements StatusHandlers {
     });
   }
 
-  async #readHost(session: Told | undefined): Promise<SeenHost | undefined> {
+  async #readHost(running: Told | undefined): Promise<SeenHost | undefined> {
     const done = new AbortController();
     try {
       const late = this.#agent.clock.sleep(statusReadMs, done.signal).then(() => undefined);
-      return await Promise.race([session?.host.read(), late]);
+      return await Promise.race([running?.host.read(), late]);
     } catch (error) {
       // The status answers all the same, with what was seen last.
       this.#agent.log.debug("Cannot read this host for the status", { error: messageOf(error) });

@@ -13,7 +13,7 @@ import { ClusternetError, exitStatus } from "./errors.ts";
 import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
 import { rememberCurators, rememberPodPrefixes } from "./remember.ts";
-import { openSession, type Session } from "./session.ts";
+import { startAgent, type RunningAgent } from "./start.ts";
 import { giveMemoryBack, spareMemory } from "./spare-memory.ts";
 import type { Status } from "./status.ts";
 import { watchTimeOfDay } from "./time-watch.ts";
@@ -22,12 +22,12 @@ import { tooLate } from "./too-late.ts";
 export class Service {
   readonly #agent: Agent;
   readonly #status: AgentStatus;
-  #session: Session | undefined;
+  #running: RunningAgent | undefined;
 
   /** Throws ClusternetError for an option that cannot be: what the command line refuses, this refuses too. */
   constructor(options: ServiceOptions) {
     this.#agent = createAgent(options);
-    this.#status = new AgentStatus(this.#agent, () => this.#session);
+    this.#status = new AgentStatus(this.#agent, () => this.#running);
   }
 
   /**
@@ -38,22 +38,22 @@ export class Service {
     // One loop that ends by a bug must end the others, or the agent would live on half.
     const broken = new AbortController();
     const until = AbortSignal.any([signal, broken.signal]);
-    const session = await openSession(this.#agent, this.#status, until).catch((error: unknown) => {
+    const running = await startAgent(this.#agent, this.#status, until).catch((error: unknown) => {
       broken.abort();
       throw error;
     });
-    this.#session = session;
+    this.#running = running;
     const { clock, log } = this.#agent;
-    const { pull, push, own, ownSettings, sources, underlay, memory } = session;
+    const { pull, push, own, ownSettings, sources, underlay, memory } = running;
     const loops = [
       pull.run(until),
       push.run(until),
       followOwn(ownSettings, sources, own, until),
       underlay.run(until),
-      session.housekeeping.run(until),
+      running.housekeeping.run(until),
       watchTimeOfDay({ clock, log }, until),
-      this.#watchHost(session, until),
-      this.#watchProblems(session, until),
+      this.#watchHost(running, until),
+      this.#watchProblems(running, until),
       rememberCurators(this.#agent, { state: pull.state, memory }, until),
       spareMemory({ state: pull.state, clock, collect: () => giveMemoryBack(log) }, until),
       rememberPodPrefixes(this.#agent, { sources, memory }, until),
@@ -67,8 +67,8 @@ export class Service {
     });
     // Until all have ended: the place is not given free while one still writes.
     const ends = await Promise.allSettled(loops);
-    this.#session = undefined;
-    session.locks.release();
+    this.#running = undefined;
+    running.locks.release();
     const bug = ends.find((end) => end.status === "rejected");
     if (bug !== undefined) throw bug.reason;
   }
@@ -107,14 +107,14 @@ export class Service {
   }
 
   /** The kernel's hints are for all who look at the host. */
-  async #watchHost({ host, pull, underlay }: Session, signal: AbortSignal): Promise<void> {
+  async #watchHost({ host, pull, underlay }: RunningAgent, signal: AbortSignal): Promise<void> {
     for await (const hint of host.hints(signal, () => underlay.devices)) {
       if (hint.mesh) pull.hint();
       if (hint.underlay) underlay.hint();
     }
   }
 
-  async #watchProblems({ own }: Session, signal: AbortSignal): Promise<void> {
+  async #watchProblems({ own }: RunningAgent, signal: AbortSignal): Promise<void> {
     const ofCurator = async (): Promise<void> => {
       for await (const problems of this.#agent.curator.problems.watch(signal)) {
         this.#agent.problems.replace("curator", problems);
@@ -146,21 +146,21 @@ export class Service {
   }
 
   #missingOfOnce(): readonly string[] {
-    const session = this.#session;
-    if (session === undefined) return ["the agent is starting"];
-    const { heardOut, holds } = session.pull.state.get();
+    const running = this.#running;
+    if (running === undefined) return ["the agent is starting"];
+    const { heardOut, holds } = running.pull.state.get();
     return [
-      ...(session.sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
+      ...(running.sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
       ...(heardOut ? [] : ["no full picture has come from a Curator"]),
       ...(holds ? [] : ["the mesh is not applied"]),
       // The host is as wanted without them, but what comes after this run relies on them.
       ...(this.#agent.problems.current().some(({ kind }) => kind === "file-unwritable")
         ? ["not every file could be written"]
         : []),
-      ...(session.push.isSettled
+      ...(running.push.isSettled
         ? []
         : [
-            session.push.awaitsStatus
+            running.push.awaitsStatus
               ? "the announcement has not been accepted: the Curator has no status of this node, which is reported after 10 s (--report-status on reports it at once)"
               : "the announcement has not been accepted",
           ]),

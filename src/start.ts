@@ -1,7 +1,7 @@
 /**
- * What one run has opened: the place (lock), the key, the last file, the host as it is, and the loops made of them.
+ * Starts an agent: the place (lock), the key, the last file, the host as it is, and the loops made of them.
  *
- * Opening changes nothing that is right already, and the Curator is called meanwhile. What keeps the agent from starting
+ * Starting changes nothing that is right already, and the Curator is called meanwhile. What keeps the agent from starting
  * is thrown before anything was changed.
  */
 import { begin } from "./async.ts";
@@ -32,7 +32,7 @@ import {
 } from "./wiring.ts";
 
 /** Everything that one run has opened. */
-export interface Session extends Wired {
+export interface RunningAgent extends Wired {
   readonly startedAt: Date;
   readonly key: PrivateKey;
   readonly locks: Locks;
@@ -46,11 +46,11 @@ export interface Session extends Wired {
  * Throws ClusternetError when the place is taken, the key cannot be used or the host has no WireGuard. The Curator is
  * followed from here on, until `signal` aborts, so that its picture comes while this host is read.
  */
-export async function openSession(
+export async function startAgent(
   agent: Agent,
   handlers: StatusHandlers,
   signal: AbortSignal,
-): Promise<Session> {
+): Promise<RunningAgent> {
   const { dataDirectory, interfaceName, clusterNets, wireguard, curator, problems, log, clock } = agent;
   const startedAt = clock.wallTime();
   socketPath(dataDirectory, interfaceName);
