@@ -173,6 +173,9 @@ export function learnKeyOf(last: LastMesh, ourKeys: Set<PublicKey>): boolean {
  */
 function isComplete(seen: SeenHost | undefined, last: LastMesh): boolean {
   if (seen === undefined) return false;
-  const named = new Set<string>(last.kind === "mesh" ? last.nodes.map(({ publicKey }) => publicKey) : []);
-  return [...(seen.interface?.peers.keys() ?? [])].every((publicKey) => named.has(publicKey));
+  const { peers } = seen.interface ?? { peers: new Map() };
+  // No two nodes of a file have one key.
+  const named =
+    last.kind === "mesh" ? last.nodes.filter(({ publicKey }) => peers.has(publicKey as PublicKey)) : [];
+  return named.length === peers.size;
 }

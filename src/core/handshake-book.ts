@@ -44,8 +44,11 @@ export class HandshakeBook {
     look: LookTime,
     changed?: readonly PublicKey[],
   ): ReadonlyMap<PublicKey, SeenPeer> {
-    for (const publicKey of changed ?? [...this.#known.keys(), ...peers.keys()]) {
+    for (const publicKey of changed ?? this.#known.keys()) {
       this.#noteOne(publicKey, peers.get(publicKey)?.latestHandshakeSeconds ?? 0, look);
+    }
+    if (changed === undefined) {
+      for (const [publicKey, peer] of peers) this.#noteOne(publicKey, peer.latestHandshakeSeconds, look);
     }
     this.#last = look;
     if (!this.#mayDiffer(look)) return peers;

@@ -74,10 +74,19 @@ class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
   }
 
   has(publicKey: PublicKey): boolean {
-    return this.#lines.has(publicKey);
+    return this.#kept.has(publicKey) || this.#lines.has(publicKey);
   }
 
-  *entries(): Generator<[PublicKey, SeenPeer], undefined> {
+  /** All of them are there without being made, as after the first dump. */
+  get #areAllKept(): boolean {
+    return this.#kept.size === this.#lines.count;
+  }
+
+  entries(): MapIterator<[PublicKey, SeenPeer]> {
+    return this.#areAllKept ? this.#kept.entries() : this.#made();
+  }
+
+  *#made(): Generator<[PublicKey, SeenPeer], undefined> {
     for (const line of this.#lines.all()) {
       const publicKey = line.slice(0, keyLength) as PublicKey;
       const peer = this.kept(publicKey) ?? this.#make(line);
@@ -86,7 +95,11 @@ class DumpedPeers implements ReadonlyMap<PublicKey, SeenPeer> {
     return undefined;
   }
 
-  *keys(): Generator<PublicKey, undefined> {
+  keys(): MapIterator<PublicKey> {
+    return this.#areAllKept ? this.#kept.keys() : this.#keysOfLines();
+  }
+
+  *#keysOfLines(): Generator<PublicKey, undefined> {
     for (const line of this.#lines.all()) yield line.slice(0, keyLength) as PublicKey;
     return undefined;
   }
