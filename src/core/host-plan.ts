@@ -254,31 +254,30 @@ function planDevice(draft: Draft, remembered: Remembered): void {
 /** Removals first, so that a prefix is given up before another peer takes it. */
 function planPeers({ wanted, roaming }: Draft, link: SeenInterface, remembered: Remembered): PeerChange[] {
   const { held, unsure = nobody } = remembered;
-  const { unwanted, peers } =
-    held !== undefined && isComparable(held, wanted)
-      ? differing(held, wanted, unsure)
-      : { unwanted: unwantedPeers(wanted, link, remembered), peers: wanted.peers };
+  const compared =
+    held !== undefined && isComparable(held, wanted) ? differing(held, wanted, unsure) : undefined;
   const changes: PeerChange[] = [];
-  for (const publicKey of unwanted) {
-    if (link.peers.has(publicKey)) changes.push({ publicKey, remove: true });
-  }
-  for (const peer of peers) {
+  let there = 0;
+  for (const peer of compared?.peers ?? wanted.peers) {
     const seen = link.peers.get(peer.publicKey);
+    if (seen !== undefined) there++;
     const announced = announcedEndpoint(peer, wanted.listenPort);
     const change = planPeer(peer, seen, announced, remembered.endpoints, wanted.keepaliveSeconds ?? 0);
     if (change !== undefined) changes.push(change);
     const isRight = announced === undefined || announced === seen?.endpoint;
     if (!isRight && change?.endpoint === undefined) roaming.push(peer.publicKey);
   }
-  return changes;
+  const unwanted =
+    compared?.unwanted ?? (there === link.peers.size ? [] : unwantedPeers(wanted, link, remembered));
+  const removals = unwanted
+    .filter((publicKey) => link.peers.has(publicKey))
+    .map((publicKey): PeerChange => ({ publicKey, remove: true }));
+  return removals.length === 0 ? changes : [...removals, ...changes];
 }
 
 const nobody: ReadonlySet<PublicKey> = new Set();
 
 function unwantedPeers(wanted: WantedHost, link: SeenInterface, { formerPeers }: Remembered): PublicKey[] {
-  // Nearly always, and without a set of all.
-  const there = wanted.peers.reduce((sum, { publicKey }) => sum + (link.peers.has(publicKey) ? 1 : 0), 0);
-  if (there === link.peers.size) return [];
   const wantedKeys = new Set(wanted.peers.map((peer) => peer.publicKey));
   // An unknown peer that stays keeps what no wanted peer has: WireGuard takes an equal prefix from it by itself.
   return [...link.peers.keys()].filter(

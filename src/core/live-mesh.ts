@@ -302,6 +302,7 @@ export class LiveMesh {
   }
 
   #mergeProblems(reached: Iterable<NodeId>, found: readonly Problem[]): readonly Problem[] {
+    if (found.length === 0 && this.#problems.size === 0) return this.#built.problems;
     const byNode = Map.groupBy(found, ({ nodeId }) => nodeId);
     let changed = false;
     for (const nodeId of reached) {
