@@ -42,6 +42,7 @@ import { createHostOn, FakeHost, FakeMemory } from "./fakes/host.ts";
 import { nodeIdOf, ownKey, privateKeyOf, publicKeyOf } from "./fakes/wanted.ts";
 import { withDirectory } from "./host/temporary.ts";
 import { long } from "./lab/long.ts";
+import { randomFrom } from "./lab/random.ts";
 
 const seed = Number(process.env["CLUSTERNET_TEST_SEED"] ?? Math.floor(Math.random() * 2 ** 31));
 const runs = long ? 2_000 : 120;
@@ -157,15 +158,6 @@ const selfNode = nodeOf({
   externalAddress: ownAddress,
   prefixes: [`${ownAddress}/32`, ...ownPod],
 });
-
-/** Numbers from 0 to 1 that depend on the seed alone. */
-function randomFrom(start: number): () => number {
-  let state = start;
-  return () => {
-    state = (Math.imul(state, 1_103_515_245) + 12_345) | 0;
-    return ((state >>> 8) & 0xff_ffff) / 0x100_0000;
-  };
-}
 
 /** Prefixes of each peer by node, the mesh in the plainest way there is: every pair of nodes is looked at. */
 function plainMesh(

@@ -18,6 +18,7 @@ import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { createHostOn, FakeHost, FakeMemory } from "../fakes/host.ts";
 import { long } from "../lab/long.ts";
+import { randomFrom } from "../lab/random.ts";
 import { waitFor } from "../lab/wait.ts";
 import { ownKey, peerOf, privateKeyOf, publicKeyOf, wantedHost } from "../fakes/wanted.ts";
 import { withDirectory } from "./temporary.ts";
@@ -794,17 +795,6 @@ test.each([
 ])("knowsPlusAllowedIps(%j) is %p", (version, want) => {
   expect(knowsPlusAllowedIps(version)).toBe(want);
 });
-
-/** Numbers from 0 to 1 that depend on the seed alone (mulberry32). */
-function randomFrom(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 /** Any mesh of up to six nodes, whose keys change and whose prefixes move from one to another. */
 function anyWanted(random: () => number): WantedHost {
