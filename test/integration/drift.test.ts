@@ -2,13 +2,14 @@
  * The host changed under a running agent: what it put there is put back, and what it must follow is followed.
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { writeFile } from "node:fs/promises";
+import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { newKey, type BarePeer } from "../lab/bare-peer.ts";
 import { underTraffic } from "../lab/fault.ts";
 import { Lab, type Machine } from "../lab/lab.ts";
 import { LeakWatch } from "../lab/leak-watch.ts";
 import { long } from "../lab/long.ts";
+import { randomFrom } from "../lab/random.ts";
 import { finishPing, nothingLost, paperNode, pings, soonMs, Stage } from "../lab/stage.ts";
 import { waitFor } from "../lab/wait.ts";
 
@@ -197,45 +198,64 @@ const untold: readonly Drift[] = [
   },
 ];
 
+/** An agent with a mesh around it, and things on its host that are none of its business. */
+interface Scene {
+  readonly stage: Stage;
+  /** The peer that traffic goes to, and another one. */
+  readonly traffic: BarePeer;
+  readonly kept: BarePeer;
+  /** The commands of a drift with the words of this scene. */
+  readonly argvs: (drift: Drift) => readonly (readonly string[])[];
+  /** As the host is while nothing is wrong. */
+  readonly whole: Record<string, unknown>;
+}
+
+async function sceneOf(resync: string): Promise<Scene> {
+  const stage = await Stage.create(lab, { flags: ["--resync", resync, "--pod-prefix", "fd10:c1:0:1::/64"] });
+  const { machine } = stage.agent;
+  const traffic = await stage.peer("b", 2);
+  const kept = await stage.peer("c", 3);
+  const paper = paperNode("d", "198.51.100.4", ["10.192.4.0/24"]);
+  await stage.curator.call.put(paper.bytes);
+  await stage.agent.peers((peers) => peers.length === 3, soonMs);
+  // A stranger is taken away only by a picture that this node is part of.
+  await stage.agent.status(({ node }) => node.announcedAt !== null, soonMs);
+  const keyFile = join(await lab.directory(), "key");
+  await writeFile(keyFile, newKey().reveal(), { mode: 0o600 });
+  const words: Readonly<Record<string, string>> = {
+    KEPT: kept.publicKey,
+    PAPER: paper.key,
+    FOREIGN: newKey().publicKey,
+    KEYFILE: keyFile,
+  };
+  // None of ours, some of it right beside what is.
+  await machine.ip(
+    "address add 203.0.113.7/32 dev lo",
+    "address add 10.192.1.77/32 dev lo",
+    "route add 198.51.101.0/24 dev eth0 proto 129",
+    "route add 10.200.0.0/16 dev eth0 proto static",
+  );
+  // Watching for leaks leaves a default route behind, which has to be there before the host is looked at.
+  await (await LeakWatch.start(machine)).stop();
+  const whole = await shape(machine);
+  expect(whole).toMatchObject({ group: "9", mtu: 1420, up: true, port: ["7838"] });
+  const argvs = ({ by }: Drift) => by.map((command) => command.split(" ").map((word) => words[word] ?? word));
+  return { stage, traffic, kept, argvs, whole };
+}
+
 describe("what somebody changes is put back, and no more is touched (case 19):", () => {
   describe.each([
     { how: "at once, by the kernel's word", drifts: told, resync: "600", limitMs: toldMs },
     { how: "by the next comparison", drifts: untold, resync: "1", limitMs: untoldMs },
   ])("$how:", ({ drifts, resync, limitMs }) => {
-    let stage: Stage;
-    let traffic: BarePeer;
-    let kept: BarePeer;
-    let words: Readonly<Record<string, string>>;
-    let whole: Record<string, unknown>;
-
+    let scene: Scene;
     beforeAll(async () => {
-      stage = await Stage.create(lab, { flags: ["--resync", resync, "--pod-prefix", "fd10:c1:0:1::/64"] });
-      const { machine } = stage.agent;
-      traffic = await stage.peer("b", 2);
-      kept = await stage.peer("c", 3);
-      const paper = paperNode("d", "198.51.100.4", ["10.192.4.0/24"]);
-      await stage.curator.call.put(paper.bytes);
-      await stage.agent.peers((peers) => peers.length === 3, soonMs);
-      // A stranger is taken away only by a picture that this node is part of.
-      await stage.agent.status(({ node }) => node.announcedAt !== null, soonMs);
-      const keyFile = join(await lab.directory(), "key");
-      await writeFile(keyFile, newKey().reveal(), { mode: 0o600 });
-      words = { KEPT: kept.publicKey, PAPER: paper.key, FOREIGN: newKey().publicKey, KEYFILE: keyFile };
-      // None of ours, some of it right beside what is.
-      await machine.ip(
-        "address add 203.0.113.7/32 dev lo",
-        "address add 10.192.1.77/32 dev lo",
-        "route add 198.51.101.0/24 dev eth0 proto 129",
-        "route add 10.200.0.0/16 dev eth0 proto static",
-      );
-      // Watching for leaks leaves a default route behind, which has to be there before the host is looked at.
-      await (await LeakWatch.start(machine)).stop();
-      whole = await shape(machine);
-      expect(whole).toMatchObject({ group: "9", mtu: 1420, up: true, port: ["7838"] });
+      scene = await sceneOf(resync);
     });
-    afterAll(async () => await stage[Symbol.asyncDispose]());
+    afterAll(async () => await scene.stage[Symbol.asyncDispose]());
 
     test.each(drifts)("$name", async (drift) => {
+      const { stage, traffic, kept, argvs, whole } = scene;
       const { machine } = stage.agent;
       await machine.reach(kept.target, { limitMs: soonMs });
       const before = await sessionOf(stage, kept);
@@ -245,9 +265,7 @@ describe("what somebody changes is put back, and no more is touched (case 19):",
         `drift: ${drift.name}`,
         async (fault) => {
           await fault.make(async () => {
-            for (const command of drift.by) {
-              await machine.exec(command.split(" ").map((word) => words[word] ?? word));
-            }
+            for (const argv of argvs(drift)) await machine.exec(argv);
           });
           await fault.heal(() => back(stage, whole, limitMs));
         },
@@ -261,6 +279,80 @@ describe("what somebody changes is put back, and no more is touched (case 19):",
     });
   });
 });
+
+/** Something that happens on the host of a scene. */
+interface Act {
+  readonly name: string;
+  readonly run: (scene: Scene) => Promise<unknown>;
+}
+
+/** What ends or robs the agent and its WireGuard. */
+const strokes: readonly Act[] = [
+  { name: "agent killed", run: async ({ stage }) => await stage.agent.kill() },
+  {
+    name: "wireguard-go killed",
+    run: async ({ stage }) => {
+      const shown = await stage.agent.machine.exec(["ss", "-Hulpn"]);
+      const [, pid] = /"wireguard-go",pid=(\d+)/.exec(shown) ?? [];
+      if (pid !== undefined) process.kill(Number(pid), "SIGKILL");
+    },
+  },
+  { name: "streams ended", run: async ({ stage }) => await stage.curator.call.endStreams() },
+  {
+    name: "files removed",
+    run: async ({ stage }) => {
+      for (const path of [stage.file, join(stage.agent.dataDirectory, "clusternet.state")]) {
+        await rm(path, { force: true });
+      }
+    },
+  },
+];
+
+function actOf(drift: Drift): Act {
+  return {
+    name: drift.name,
+    run: async ({ stage, argvs }) => {
+      // One that an earlier act has left nothing to do fails.
+      for (const argv of argvs(drift)) await stage.agent.machine.run(argv);
+    },
+  };
+}
+
+/** Not of both: an interface that has another key and has lost its name or its route as well is somebody else's (C4.11). */
+const mixtures = [told, untold].map((drifts) => [...drifts.map(actOf), ...strokes, ...strokes]);
+
+const seed = Number(process.env["CLUSTERNET_TEST_SEED"] ?? Math.floor(Math.random() * 1_000_000));
+const rounds = long ? 100 : 8;
+
+test(
+  `several changes in a row are put back, whatever ends the agent between them (CLUSTERNET_TEST_SEED=${seed})`,
+  async () => {
+    const scene = await sceneOf("1");
+    const { stage, kept, whole } = scene;
+    await using _ended = stage;
+    const random = randomFrom(seed);
+    const below = (limit: number): number => Math.floor(random() * limit);
+    for (let round = 0; round < rounds; round++) {
+      const acts = mixtures[round % mixtures.length] ?? [];
+      const happened = Array.from({ length: 1 + below(5) }, () => acts[below(acts.length)]).filter(
+        (act) => act !== undefined,
+      );
+      try {
+        for (const act of happened) {
+          await act.run(scene);
+          await Bun.sleep(below(2) * below(500));
+        }
+        if (happened.some(({ name }) => name === "agent killed")) stage.agent = stage.agent.spawnAgain();
+        await back(stage, whole, soonMs);
+        await stage.problems((found) => found.length === 0);
+        await stage.agent.machine.reach(kept.target, { limitMs: soonMs });
+      } catch (cause) {
+        throw new Error(`round ${round}: ${happened.map(({ name }) => name).join(", ")}`, { cause });
+      }
+    }
+  },
+  (rounds + 5) * soonMs,
+);
 
 describe("routes and addresses", () => {
   test("are such that the host's own processes reach pods with a pod address, whatever else lo has (case 34)", async () => {
