@@ -319,6 +319,8 @@ function differing(
   return { unwanted: [...unwanted], peers };
 }
 
+type PeerChangeDraft = { -readonly [Name in keyof PeerChange]: PeerChange[Name] };
+
 function planPeer(
   peer: Peer,
   seen: SeenPeer | undefined,
@@ -331,13 +333,12 @@ function planPeer(
   // Nearly every peer of a reading.
   if (seen !== undefined && endpoint === undefined && isAsWanted(peer, seen, keepaliveSeconds))
     return undefined;
-  const change = {
-    publicKey,
-    ...(endpoint === undefined ? {} : { endpoint }),
-    ...planAllowedIps(peer, seen),
-    ...(keepaliveSeconds === (seen?.keepaliveSeconds ?? 0) ? {} : { keepaliveSeconds }),
-    ...(seen?.hasPresharedKey === true ? { clearPresharedKey: true as const } : {}),
-  };
+  // Put together step by step: of a thousand peers the copies of a literal with optional parts are most of the plan.
+  const change: PeerChangeDraft = { publicKey };
+  if (endpoint !== undefined) change.endpoint = endpoint;
+  planAllowedIps(change, peer, seen);
+  if (keepaliveSeconds !== (seen?.keepaliveSeconds ?? 0)) change.keepaliveSeconds = keepaliveSeconds;
+  if (seen?.hasPresharedKey === true) change.clearPresharedKey = true;
   return seen !== undefined && Object.keys(change).length === 1 ? undefined : change;
 }
 
@@ -352,17 +353,19 @@ function isAsWanted({ prefixes }: Peer, seen: SeenPeer, keepaliveSeconds: number
   );
 }
 
-function planAllowedIps(
-  peer: Peer,
-  seen: SeenPeer | undefined,
-): Pick<PeerChange, "allowedIps" | "addAllowedIps"> {
+/** Puts the prefixes into the change where they differ. */
+function planAllowedIps(change: PeerChangeDraft, peer: Peer, seen: SeenPeer | undefined): void {
   const allowedIps = peer.prefixes.map((prefix) => prefix.text);
-  if (seen === undefined) return { allowedIps };
-  const there = new Set(seen.allowedIps);
-  const added = allowedIps.filter((text) => !there.has(text));
-  const kept = allowedIps.length - added.length;
-  if (added.length === 0 && kept === there.size) return {};
-  return kept === there.size ? { allowedIps, addAllowedIps: added } : { allowedIps };
+  if (seen === undefined) {
+    change.allowedIps = allowedIps;
+    return;
+  }
+  const there = seen.allowedIps.length > fewPrefixes ? new Set(seen.allowedIps) : undefined;
+  const added = allowedIps.filter((text) => !(there?.has(text) ?? seen.allowedIps.includes(text)));
+  const areAllKept = allowedIps.length - added.length === seen.allowedIps.length;
+  if (areAllKept && added.length === 0) return;
+  change.allowedIps = allowedIps;
+  if (areAllKept) change.addAllowedIps = added;
 }
 
 /** Nothing came from a peer for so long that a session would have been made anew meanwhile, were it reachable (C4.6). */

@@ -3,6 +3,8 @@
  *
  * WireGuard gives a prefix to the last peer that is set with it, and whoever had it loses it without a word. A change of
  * one peer costs that peer, however many there are, unless there may be some that nobody wants.
+ *
+ * What they will be after changes is found out when somebody asks for it: most changes are done before that.
  */
 import type { PeerChange, SeenPeer } from "./host-state.ts";
 import type { PublicKey } from "./key.ts";
@@ -16,21 +18,35 @@ const newPeer: SeenPeer = {
   hasPresharedKey: false,
 };
 
-export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
-  readonly #peers: SharedMap<PublicKey, SeenPeer>;
+const nobody: SharedMap<PublicKey, SeenPeer> = SharedMap.of(new Map());
 
-  private constructor(peers: SharedMap<PublicKey, SeenPeer>) {
-    this.#peers = peers;
+export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
+  #made: SharedMap<PublicKey, SeenPeer> | undefined;
+  /** Lets go of what it is made from once it is made. */
+  #make: (() => SharedMap<PublicKey, SeenPeer>) | undefined;
+
+  private constructor(make: () => SharedMap<PublicKey, SeenPeer>) {
+    this.#make = make;
+  }
+
+  get #peers(): SharedMap<PublicKey, SeenPeer> {
+    if (this.#make !== undefined) {
+      this.#made = this.#make();
+      this.#make = undefined;
+    }
+    return this.#made ?? nobody;
   }
 
   /** Takes the map over: nobody may change it from now on. */
   static of(peers: ReadonlyMap<PublicKey, SeenPeer>): SeenPeers {
-    return peers instanceof SeenPeers ? peers : new SeenPeers(SharedMap.of(peers));
+    return peers instanceof SeenPeers ? peers : new SeenPeers(() => SharedMap.of(peers));
   }
 
   /** The peers of an interface that has been given these alone, no two of which have a prefix in common. */
   static ofMesh(peers: readonly PeerChange[]): SeenPeers {
-    return SeenPeers.of(new Map(peers.map((peer) => [peer.publicKey, foldPeer(newPeer, peer)])));
+    return new SeenPeers(() =>
+      SharedMap.of(new Map(peers.map((peer) => [peer.publicKey, foldPeer(newPeer, peer)]))),
+    );
   }
 
   /** The peers when these show as they are given. */
@@ -38,7 +54,7 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
     const peers = this.#peers.edit();
     for (const [publicKey, peer] of shown) peers.set(publicKey, peer);
     const renewed = peers.finish();
-    return renewed === this.#peers ? this : new SeenPeers(renewed);
+    return renewed === this.#peers ? this : SeenPeers.of(renewed);
   }
 
   /**
@@ -46,6 +62,10 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
    * nobody but those in `changes` has what is given to one of them, and nobody else is looked at.
    */
   fold(changes: readonly PeerChange[], allWanted?: number): SeenPeers {
+    return new SeenPeers(() => this.#fold(changes, allWanted));
+  }
+
+  #fold(changes: readonly PeerChange[], allWanted: number | undefined): SharedMap<PublicKey, SeenPeer> {
     const peers = this.#peers.edit();
     /** Who has what was given to somebody. */
     const owners = new Map<string, PublicKey>();
@@ -69,7 +89,7 @@ export class SeenPeers implements ReadonlyMap<PublicKey, SeenPeer> {
       const mayLose = peers.size === allWanted ? changed : [...this.#peers.keys(), ...changed];
       for (const publicKey of mayLose) takeGiven(peers, publicKey, owners);
     }
-    return new SeenPeers(peers.finish());
+    return peers.finish();
   }
 
   get size(): number {

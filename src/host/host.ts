@@ -326,7 +326,10 @@ export class LinuxHost implements Host {
       },
       ...(signal === undefined ? {} : { signal }),
     };
-    const applied = await applySteps(steps, options);
+    const applying = applySteps(steps, options);
+    // What the peers are afterwards is found out while the first command runs, and not when the next change waits for it.
+    void plan.after.interface?.peers.size;
+    const applied = await applying;
     this.#model.drop();
     if (applied.left.length > 0) {
       return { ...applied, seen: applied.done.reduce((now, step) => foldStep(now, step, wanted), seen) };
