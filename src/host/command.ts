@@ -15,6 +15,8 @@
 import { $ } from "bun";
 import { readdir, readFile } from "node:fs/promises";
 import { CommandError, exitStatus, messageOf } from "../errors.ts";
+import { openLibc, type Libc } from "./libc.ts";
+import { PacedPipe } from "./paced-pipe.ts";
 
 export interface CommandOptions {
   /** The program is ended after this time. Default 10 s. */
@@ -27,8 +29,8 @@ export interface CommandOptions {
    */
   readonly detached?: boolean;
   /**
-   * Given what the program writes on standard output piece by piece as it comes; the result is empty then. What it
-   * throws ends the program and is what the call throws.
+   * Given what the program writes on standard output piece by piece as it comes, each until the call ends; the result is
+   * empty then. What it throws ends the program and is what the call throws.
    */
   readonly onOutput?: ((piece: Uint8Array) => void) | undefined;
   /** What it reads on standard input, which is empty otherwise. Not with `detached` or `onOutput`. */
@@ -100,6 +102,8 @@ export function renderArgv(argv: readonly string[], input?: string): string {
 /** A RunCommand that looks programs up in `path` (default: PATH of this program, read at each call). */
 export function createRunCommand(options: { readonly path?: string } = {}): RunCommand {
   const call = counter();
+  let opened: Libc | undefined;
+  const libc = (): Libc => (opened ??= openLibc());
   return async (argv, runOptions = {}) => {
     const {
       timeoutMs = defaultTimeoutMs,
@@ -117,7 +121,7 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     const shown = renderArgv(argv, input);
     const result =
       detached || onOutput !== undefined
-        ? await runSpawned(started, env, limit, { detached, onOutput })
+        ? await runSpawned(started, env, limit, { detached, onOutput, libc })
         : await runInShell(started, { env, mark, input }, limit);
     if (result === "stopped") {
       throw new CommandError(
@@ -286,22 +290,24 @@ async function runSpawned(
   argv: readonly string[],
   env: Environment,
   limit: Limit,
-  { detached, onOutput }: { readonly detached: boolean; readonly onOutput: CommandOptions["onOutput"] },
+  { detached, onOutput, libc }: Pick<CommandOptions, "detached" | "onOutput"> & { readonly libc: () => Libc },
 ): Promise<Outcome | Cut> {
-  const output = onOutput === undefined ? "ignore" : "pipe";
-  const how = { cwd: "/", env, stdin: "ignore", stderr: "pipe", detached } as const;
-  let child: Bun.Subprocess<"ignore", "pipe" | "ignore", "pipe">;
+  using opened = new DisposableStack();
+  const how = { cwd: "/", env, stdin: "ignore", stderr: "pipe", detached: detached === true } as const;
+  let pipe: PacedPipe | undefined;
+  let child: Bun.Subprocess<"ignore", number | "ignore", "pipe">;
   try {
-    child = Bun.spawn([...argv], { ...how, stdout: output });
+    if (onOutput !== undefined) pipe = opened.use(new PacedPipe(libc()));
+    child = Bun.spawn([...argv], { ...how, stdout: pipe?.writer ?? "ignore" });
   } catch (error) {
     return notStarted(error);
   }
+  pipe?.closeWriter();
   const said = child.stderr.text().catch(() => "");
-  const { stdout } = child;
   const handed =
-    stdout === undefined || onOutput === undefined
+    pipe === undefined || onOutput === undefined
       ? Promise.resolve(0)
-      : handPieces(stdout, onOutput).catch((error: unknown) => {
+      : handPieces(pipe, child.exited, onOutput).catch((error: unknown) => {
           // Nobody reads on, so it would wait for ever.
           child.kill("SIGKILL");
           throw error;
@@ -320,15 +326,15 @@ async function runSpawned(
 
 /** Hands on what comes, and returns how much that was; more than anybody wants to read is not handed on. */
 async function handPieces(
-  stream: ReadableStream<Uint8Array>,
+  pipe: PacedPipe,
+  ended: Promise<unknown>,
   onOutput: (piece: Uint8Array) => void,
 ): Promise<number> {
   let written = 0;
-  for await (const bytes of stream) {
+  await pipe.read((bytes) => {
     written += bytes.length;
-    if (written > maxOutputBytes) continue;
-    onOutput(bytes);
-  }
+    if (written <= maxOutputBytes) onOutput(bytes);
+  }, ended);
   return written;
 }
 

@@ -13,6 +13,10 @@ export interface Libc extends Disposable {
   socket(domain: number, type: number, protocol: number): number;
   /** 0 or an errno. */
   bind(descriptor: number, address: Uint8Array): number;
+  /** Both ends of a new pipe, that to read from first, or an errno. */
+  pipe2(flags: number): readonly [number, number] | number;
+  /** For commands that take a number. */
+  fcntl(descriptor: number, command: number, argument: number): number;
   /** Number of entries that something is to be said of. `entries`: struct pollfd, 8 bytes each. */
   poll(entries: Uint8Array, waitMs: number): number;
   /** 0 or an errno, for the options that answer nothing else. */
@@ -31,6 +35,8 @@ export function openLibc(): Libc {
     flock: { args: ["i32", "i32"], returns: "i32" },
     socket: { args: ["i32", "i32", "i32"], returns: "i32" },
     bind: { args: ["i32", "ptr", "u32"], returns: "i32" },
+    pipe2: { args: ["ptr", "i32"], returns: "i32" },
+    fcntl: { args: ["i32", "i32", "i32"], returns: "i32" },
     poll: { args: ["ptr", "u64", "i32"], returns: "i32" },
     prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
     madvise: { args: ["u64", "u64", "i32"], returns: "i32" },
@@ -47,6 +53,12 @@ export function openLibc(): Libc {
     flock: (descriptor, operation) => outcome(symbols.flock(descriptor, operation)),
     socket: (domain, type, protocol) => symbols.socket(domain, type, protocol),
     bind: (descriptor, address) => outcome(symbols.bind(descriptor, ptr(address), address.length)),
+    pipe2: (flags) => {
+      const ends = new Int32Array(2);
+      const result = symbols.pipe2(ptr(ends), flags);
+      return result === 0 ? [ends[0] ?? -1, ends[1] ?? -1] : errno();
+    },
+    fcntl: (descriptor, command, argument) => symbols.fcntl(descriptor, command, argument),
     poll: (entries, waitMs) => symbols.poll(ptr(entries), entries.length / 8, waitMs),
     prctl: (option, value) => outcome(symbols.prctl(option, value, 0, 0, 0)),
     madvise: (start, length, advice) => outcome(symbols.madvise(start, length, advice)),

@@ -60,7 +60,7 @@ describe("run()", () => {
 
   test("hands output on as it comes", async () => {
     const pieces: Uint8Array[] = [];
-    const onOutput = (piece: Uint8Array): void => void pieces.push(piece);
+    const onOutput = (piece: Uint8Array): void => void pieces.push(Uint8Array.from(piece));
     expect(
       await run(["sh", "-c", "printf '\\303'; sleep 0.2; printf '\\251|'; sleep 0.2; echo end"], {
         onOutput,
@@ -85,6 +85,30 @@ describe("run()", () => {
       run(["sh", "-c", "while :; do echo y; sleep 0.01; done"], { onOutput: ignore, timeoutMs: 200 }),
     );
     expect(message).toContain("still running after 0.2 s");
+  });
+
+  test("ends a program that writes without end, faster than it can be read, and a program of its that holds the pipe", async () => {
+    for (const script of ["exec yes", "yes & echo $! >&2; exec sleep 60"]) {
+      const { message } = await failureOf(run(["sh", "-c", script], { onOutput: ignore, timeoutMs: 200 }));
+      expect(message).toContain("still running after 0.2 s");
+    }
+  });
+
+  test("hands on many small writes in few pieces, whole and in order", async () => {
+    const digest = new Bun.CryptoHasher("sha256");
+    let pieces = 0;
+    const script = "i=0; while [ $i -lt 500 ]; do printf '%4000s' $i; i=$((i + 1)); done";
+    const begunMs = performance.now();
+    await run(["sh", "-c", script], {
+      onOutput: (piece) => {
+        pieces++;
+        digest.update(piece);
+      },
+    });
+    // One look every 8 ms, and those that filled the buffer.
+    expect(pieces).toBeLessThan(20 + (performance.now() - begunMs) / 8);
+    const want = Array.from({ length: 500 }, (_, at) => String(at).padStart(4_000)).join("");
+    expect(digest.digest("hex")).toBe(new Bun.CryptoHasher("sha256").update(want).digest("hex"));
   });
 
   test("takes a megabyte of arguments and gives back megabytes of output", async () => {
