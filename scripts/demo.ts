@@ -154,23 +154,35 @@ async function startCurator(lab: Lab, machine: Machine, trust: LabTrust): Promis
   return dataDirectory;
 }
 
-async function startNode(lab: Lab, number: number, trust: LabTrust): Promise<Node> {
-  const prefixes = podPrefixes(number);
-  const addresses = podAddresses(number);
-  const machine = await lab.machine(`node-${number}`, {
-    address: `192.0.2.${number}`,
-    address6: `2001:db8::${number}`,
-    pod: [
-      { prefix: prefixes.ipv4, address: addresses.ipv4 },
-      { prefix: prefixes.ipv6, address: addresses.ipv6 },
-    ],
+/** Makes machines and credentials side by side, and starts the agents one after the other: so are their lines in order. */
+async function startNodes(
+  lab: Lab,
+  trust: LabTrust,
+  ...numbers: readonly number[]
+): Promise<readonly Node[]> {
+  const places = await Promise.all(
+    numbers.map(async (number) => {
+      const prefixes = podPrefixes(number);
+      const addresses = podAddresses(number);
+      const machine = await lab.machine(`node-${number}`, {
+        address: `192.0.2.${number}`,
+        address6: `2001:db8::${number}`,
+        pod: [
+          { prefix: prefixes.ipv4, address: addresses.ipv4 },
+          { prefix: prefixes.ipv6, address: addresses.ipv6 },
+        ],
+      });
+      const dataDirectory = await lab.directory();
+      await trust.issue(machine.name, dataDirectory);
+      return { number, machine, addresses, dataDirectory };
+    }),
+  );
+  return places.map(({ number, machine, addresses, dataDirectory }) => {
+    const node = new Node(number, machine, dataDirectory);
+    processes.push(node.agent);
+    say(node.name, `agent started at ${machine.address}, pod at ${addresses.ipv4} and ${addresses.ipv6}`);
+    return node;
   });
-  const dataDirectory = await lab.directory();
-  await trust.issue(machine.name, dataDirectory);
-  const node = new Node(number, machine, dataDirectory);
-  processes.push(node.agent);
-  say(node.name, `agent started at ${machine.address}, pod at ${addresses.ipv4} and ${addresses.ipv6}`);
-  return node;
 }
 
 /** Waits until every one of `nodes` has exactly the others as peers, telling of what happens meanwhile. */
@@ -263,7 +275,7 @@ async function show(lab: Lab): Promise<void> {
   const trust = await LabTrust.create(lab);
   say("pki", "a cluster CA is made; everybody proves to be of this cluster");
   const curatorDirectory = await startCurator(lab, curatorMachine, trust);
-  const nodes = await Promise.all([1, 2, 3, 4].map((number) => startNode(lab, number, trust)));
+  const nodes = await startNodes(lab, trust, 1, 2, 3, 4);
   const [one, two, three, four] = nodes;
   if (one === undefined || two === undefined || three === undefined || four === undefined) {
     throw new Error("four nodes were started");
@@ -282,7 +294,8 @@ async function show(lab: Lab): Promise<void> {
 
   heading("A fifth node joins and another one is removed, under a running ping");
   await pingWhile({ from: one, to: two }, "0 lost while nodes come and go", async () => {
-    const five = await startNode(lab, 5, trust);
+    const [five] = await startNodes(lab, trust, 5);
+    if (five === undefined) throw new Error("a fifth node was started");
     await meshOf([...nodes, five]);
     await five.machine.pod.reach(podAddresses(3).ipv4, { limitMs: 20_000 });
     await tellPeers([...nodes, five]);
