@@ -86,3 +86,8 @@ export function removedProblem(self: NodeId): Problem {
 export function isUntrusted(error: unknown): boolean {
   return error instanceof CuratorError && error.untrusted;
 }
+
+/** Whether a Curator does not lead, or cannot say who does. */
+export function isUnimplemented(error: unknown): boolean {
+  return error instanceof CuratorError && error.code === 12;
+}

@@ -7,8 +7,8 @@
  * no stream is left it has ended, and says why.
  */
 import { Backoff, type BackoffSchedule, type Bell, type Clock } from "../async.ts";
-import type { LeaderAnswer, NamedCurator } from "../core/curators.ts";
-import { CuratorError, messageOf } from "../errors.ts";
+import type { NamedCurator } from "../core/curators.ts";
+import { messageOf } from "../errors.ts";
 import type { Logger } from "../log.ts";
 import {
   type CuratorConnection,
@@ -16,8 +16,10 @@ import {
   isConnectionLost,
   isEventTooLarge,
   isRemoved,
+  isUnimplemented,
 } from "./connection.ts";
 import type { Handoff } from "./handoff.ts";
+import { type LeaderJudge, LeaderQuestion } from "./leader-question.ts";
 
 /** What the consumer of all streams is told, one after the other. */
 export type StreamEvent =
@@ -35,24 +37,14 @@ const firstEventMs = 10 * 60_000;
 const replacementLimitMs = 10 * 60_000;
 /** Between attempts to open a stream beside a running one: nothing is lost meanwhile, and a backlog costs the Curator. */
 const replacementBackoff: BackoffSchedule = { firstMs: 5_000, capMs: 60_000 };
-/** Between questions who leads, on one connection: the answer of the real one stands until the leader changes. */
-const leaderBackoff: BackoffSchedule = { firstMs: 500, capMs: 60_000 };
-/** A Curator that does not lead is given this long to say who does. */
-const leaderAnswerMs = 5_000;
 /** A stream that lasted so long was part of no endless exchange of streams that end at once. */
 const steadyMs = 60_000;
-/** gRPC status UNIMPLEMENTED: a Curator that does not lead, or one that cannot say who does. */
-const unimplemented = 12;
 
 /** The follower as its sessions see it. */
-export interface SessionOwner {
+export interface SessionOwner extends LeaderJudge {
   /** Rings when a reopening was asked for. */
   readonly reopenBell: Bell;
   nextNumber(): number;
-  /** The leader that was named, if it can be followed; else why not. */
-  leaderOf(answer: LeaderAnswer): NamedCurator | string;
-  /** That leader could not be reached lately. */
-  isLost(address: string): boolean;
   askReopen(delayMs: number): void;
   /** When the next reopening is due. */
   nextReopenMs(): number;
@@ -99,18 +91,13 @@ export class Session {
   /** Why the stream that ended last did so. */
   reason = "";
   error: unknown;
-  /** Another Curator that leads, by what this one says. */
-  leader: NamedCurator | undefined;
-  /** Why the leader that it names is not followed, to be set behind `reason`. */
-  leaderReason = "";
   /** It was an event that is too large. */
   tooLarge = false;
   readonly #given: SessionParts;
   readonly #replacementBackoff: Backoff;
   readonly #pumps = new Set<Promise<void>>();
   readonly #openedMs: number;
-  /** Resolved when it has been said who leads, or cannot be. */
-  readonly #leaderSaid = Promise.withResolvers<void>();
+  readonly #question: LeaderQuestion;
   /** The stream was left for the leader. */
   #left = false;
   #hadFullPicture = false;
@@ -121,6 +108,18 @@ export class Session {
     this.#given = given;
     this.#replacementBackoff = new Backoff(replacementBackoff, given.clock);
     this.#openedMs = given.clock.nowMs();
+    this.#question = new LeaderQuestion({ ...given, onOther: (leader) => this.#leaveFor(leader) });
+  }
+
+  /** Another Curator that leads, by what this one says. */
+  get leader(): NamedCurator | undefined {
+    // One that has served and whose stream ended is tried again itself: who leads is asked anew.
+    return this.broughtEvent && !this.#left ? undefined : this.#question.leader;
+  }
+
+  /** Why the leader that it names is not followed, to be set behind `reason`. */
+  get leaderReason(): string {
+    return this.#question.reason;
   }
 
   /** It ended as streams of a healthy Curator do, so the next one may come soon. */
@@ -149,71 +148,23 @@ export class Session {
     const end = AbortSignal.any([signal, ended.signal]);
     this.#main = this.#newStream(streamLifeMs);
     this.#start(this.#main, end);
-    const beside = [this.#renew(end), this.#askLeader(end)];
+    const beside = [this.#renew(end), this.#question.run(end)];
     // A stream beside the others joins while they run.
     while (this.#pumps.size > 0) await Promise.all(this.#pumps);
-    if (!this.broughtEvent && codeOf(this.error) === unimplemented) await this.#hearLeader(end);
+    if (!this.broughtEvent && isUnimplemented(this.error)) await this.#question.hear(end);
     ended.abort();
     await Promise.all(beside);
     this.#given.connection.close();
-    // A Curator that has served and whose stream ended is tried again itself: who leads is asked anew.
-    if (this.broughtEvent && !this.#left) this.leader = undefined;
   }
 
-  /** Keeps asking who leads, as long as the connection is used; at each end of an answer it may be another one. */
-  async #askLeader(end: AbortSignal): Promise<void> {
-    const { address, clock, connection, log } = this.#given;
-    const backoff = new Backoff(leaderBackoff, clock);
-    while (!end.aborted) {
-      const askedMs = clock.nowMs();
-      try {
-        for await (const answer of connection.watchLeader(end)) {
-          this.#takeAnswer(answer);
-          this.#leaderSaid.resolve();
-        }
-      } catch (error) {
-        log.debug("A Curator does not say who leads", { curator: address, reason: messageOf(error) });
-        if (codeOf(error) === unimplemented) break;
-      }
-      this.#leaderSaid.resolve();
-      if (end.aborted) break;
-      if (clock.nowMs() - askedMs >= leaderBackoff.capMs) backoff.reset();
-      await clock.sleep(backoff.next(), end);
-    }
-    this.#leaderSaid.resolve();
-  }
-
-  #takeAnswer(answer: LeaderAnswer): void {
-    const { address, follower, log } = this.#given;
-    const named = follower.leaderOf(answer);
-    const knowsItself = answer.thisNodeId !== "";
-    this.leader = undefined;
-    this.leaderReason = "";
-    if (knowsItself && answer.thisNodeId === answer.leaderNodeId) return;
-    if (typeof named === "string") {
-      this.leaderReason = `; ${named}`;
-      return;
-    }
-    if (named.address === address) return;
-    this.leader = named;
-    // One that does not say which node it is may be the leader itself, under another address: as long as it serves it
-    // is not left. Nor is it left for a leader that cannot be reached.
-    if (!knowsItself || follower.isLost(named.address) || this.#main === undefined) return;
-    log.info("Leaving a Curator for the leader that it names", {
-      curator: address,
-      leader: named.address,
-      node: named.nodeId,
-    });
+  /** Leaves the Curator for the one that it names as leader. */
+  #leaveFor({ address: leader, nodeId: node }: NamedCurator): void {
+    if (this.#main === undefined) return;
+    const { address, log } = this.#given;
+    log.info("Leaving a Curator for the leader that it names", { curator: address, leader, node });
     this.#left = true;
     this.#replacement?.stop.abort();
     this.#main.stop.abort();
-  }
-
-  /** Waits a while for the word who leads. */
-  async #hearLeader(end: AbortSignal): Promise<void> {
-    const heard = new AbortController();
-    void this.#leaderSaid.promise.then(() => heard.abort());
-    await this.#given.clock.sleep(leaderAnswerMs, AbortSignal.any([end, heard.signal]));
   }
 
   #newStream(lifeMs: number): Stream {
@@ -366,10 +317,6 @@ export class Session {
       }
     }
   }
-}
-
-function codeOf(error: unknown): number | undefined {
-  return error instanceof CuratorError ? error.code : undefined;
 }
 
 /** Up to a tenth less: a thousand agents that started together spread over two hours of a day. */
