@@ -212,7 +212,7 @@ describe(realKube === undefined ? "a Kubernetes API" : "a real kube-apiserver", 
       ]) {
         const { code, said } = await once(...flags);
         expect(said).toMatch(
-          /Cannot .*the source of this node's pod prefixes has not answered.*Cannot list Kubernetes Node "n1"/,
+          /Cannot .*the source of this node's pod prefixes has not answered.*Cannot list Kubernetes Node "n1"/s,
         );
         expect(code).toBe(75);
       }
