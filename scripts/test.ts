@@ -13,6 +13,7 @@ import { build, isStale } from "./build.ts";
 import { closingLine, countTests, isGood, type Counts } from "./junit.ts";
 import { root } from "./paths.ts";
 import { faultTable, forgetFaults } from "../test/lab/fault-table.ts";
+import { long } from "../test/lab/long.ts";
 import { setup } from "./setup.ts";
 
 const isIntegration = (file: string): boolean => file.startsWith("test/integration/");
@@ -37,7 +38,8 @@ export async function runTests(argv: readonly string[]): Promise<Counts> {
     {
       name: "unit",
       files: files.filter((file) => !isIntegration(file)),
-      flags: ["--parallel=2", "--timeout=30000"],
+      // Ten times as much to compute, and somebody else's work beside it.
+      flags: ["--parallel=2", `--timeout=${long ? 300_000 : 30_000}`],
     },
     {
       name: "integration",
