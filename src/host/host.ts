@@ -326,14 +326,14 @@ export class LinuxHost implements Host {
       },
       ...(signal === undefined ? {} : { signal }),
     };
-    const applying = applySteps(steps, options);
-    // What the peers are afterwards is found out while the first command runs, and not when the next change waits for it.
-    void plan.after.interface?.peers.size;
-    const applied = await applying;
+    const applied = await applySteps(steps, options);
     this.#model.drop();
     if (applied.left.length > 0) {
       return { ...applied, seen: applied.done.reduce((now, step) => foldStep(now, step, wanted), seen) };
     }
+    // What the peers are now is found out here, where nobody waits for it: before the commands it would hold them up, beside
+    // them take the processor that `wg` and wireguard-go need, and later the next change would wait for it.
+    void plan.after.interface?.peers.size;
     this.#model.take(plan.after, this.#ownership.networks(wanted.clusterNets), generation);
     return { ...applied, seen: plan.after };
   }
