@@ -1,5 +1,5 @@
 /**
- * The benchmark: `bun run bench [ROW…] [--quick] [--nodes N] [--samples N] [--out DIR]`. About four minutes, root.
+ * The benchmark: `bun run bench [ROW…] [--quick] [--nodes N] [--samples N] [--out DIR]`. About five minutes, root.
  *
  * Every figure is a ratio to a baseline that is measured by turns with it in the same run, so that it says something on
  * any machine; `bench.json`, `bench.svg` and `bench.txt` go to dist/bench. The executable under test is the compiled one,

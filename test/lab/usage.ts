@@ -65,12 +65,12 @@ export function timed<T>(work: () => T): { readonly result: T; readonly processo
   return { result, processorMs: (user + system) / 1_000 };
 }
 
-/** Processor time so far in ms, with that of children that have ended. */
-export function processorMsOf(pid: number): number {
+/** Processor time so far in ms: its "own", or with that of children that have ended. */
+export function processorMsOf(pid: number, of: "own" | "all" = "all"): number {
   // The name in brackets may hold blanks.
   const fields = readFileSync(`/proc/${pid}/stat`, "utf8")
     .replace(/^.*\) /s, "")
     .split(" ");
   // utime, stime, cutime and cstime, in hundredths of a second.
-  return fields.slice(11, 15).reduce((sum, each) => sum + Number(each), 0) * 10;
+  return fields.slice(11, of === "own" ? 13 : 15).reduce((sum, each) => sum + Number(each), 0) * 10;
 }
