@@ -170,9 +170,12 @@ export class Pull {
     this.#seen = await this.#parts.host.read(signal);
   }
 
-  /** The newest mesh, whether or not it is applied: who is behind a peer of the interface. */
+  /**
+   * The newest mesh, whether or not it is applied: who is behind a peer of the interface. To ask for it decides nothing,
+   * also in the middle of a burst.
+   */
   get mesh(): Mesh {
-    return this.#parts.tracker.build(this.#currentRules()).mesh;
+    return this.#parts.tracker.prepare(this.#currentRules()).mesh;
   }
 
   /** The kernel told of a change that may concern us: the host is read and compared at once. */
@@ -265,10 +268,10 @@ export class Pull {
 
   async #turn(signal: AbortSignal): Promise<void> {
     const { clock, host, log, tracker, problems } = this.#parts;
-    if (this.#pace.isResyncDue) {
+    const isResync = this.#pace.isResyncDue;
+    if (isResync) {
       this.#pace.noteResync();
       host.invalidate();
-      this.#parts.onResync?.();
     }
     tracker.settle(clock.nowMs());
     const { wanted, problems: meshProblems, file: pieces } = this.wanted();
@@ -281,6 +284,7 @@ export class Pull {
     const stamp = writing.then((file) => file.stamp);
     // A plan that is begun sooner keeps the write from going on.
     await flush.promise;
+    if (isResync) this.#parts.onResync?.();
     const result = await host.apply(wanted, signal, stamp);
     const { isFailed } = await writing;
     // What was cut short because the agent stops is nobody's problem.

@@ -226,11 +226,11 @@ export class Tracker {
   }
 
   /**
-   * Does what can be done of the next `build` while more of a burst is on its way. Nobody has anything by it: among those who
-   * come in one burst their order decides nothing either.
+   * The mesh as `build` would give it now, without giving anybody anything: who comes later in the same burst has the same
+   * chance. Done while more is on its way, it leaves `build` the less to do.
    */
-  prepare(rules: BuildRules): void {
-    this.#make(rules);
+  prepare(rules: BuildRules): TrackedMesh {
+    return this.#make(rules);
   }
 
   #make(rules: BuildRules): TrackedMesh {

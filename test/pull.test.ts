@@ -368,6 +368,42 @@ describe("Pull", () => {
     await run.end();
   });
 
+  test("looks at the underlay for a resync when the host is read, not while the file is being written", async () => {
+    const run = start();
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(29_500);
+    const flush = Promise.withResolvers<void>();
+    run.file.flush = flush.promise;
+    const before = run.resyncs.length;
+    await run.clock.advance(1_000);
+    expect(run.resyncs).toHaveLength(before);
+    flush.resolve();
+    await until(() => run.resyncs.length === before + 1);
+    await run.end();
+  });
+
+  test.each([{ asks: false }, { asks: true }])(
+    "gives a disputed prefix to the same node when somebody asks for the mesh in a burst: $asks",
+    async ({ asks }) => {
+      const run = start();
+      run.open();
+      run.event([self], true);
+      await until(() => run.pull.state.get().holds);
+      await run.clock.advance(1_000);
+      const others = "d e f g h i j k l".split(" ").map((name) => node(name));
+      run.event([node("c", "10.192.4.0/24"), ...others]);
+      await run.clock.advance(2);
+      if (asks) expect(run.pull.mesh.peers.find(({ nodeId }) => nodeId === "c")?.prefixes).toHaveLength(1);
+      run.event([node("b", "10.192.4.0/24")]);
+      await run.clock.advance(1_000);
+      const peers = run.host.applied.at(-1)?.peers ?? [];
+      const holders = peers.filter(({ prefixes }) => prefixes.length > 0).map(({ nodeId }) => String(nodeId));
+      expect({ peers: peers.length, holders }).toEqual({ peers: 11, holders: ["b"] });
+      await run.end();
+    },
+  );
+
   test("merges a flood of changes into at most ten applies a second", async () => {
     const run = start();
     run.open();
