@@ -59,7 +59,8 @@ export class PacedPipe implements Disposable {
       const length = this.#take(buffer);
       if (length === 0) return;
       if (length !== undefined) onPiece(buffer.subarray(0, length));
-      if (length === buffer.length) await giveWay();
+      const isMoreThere = length === buffer.length || (hasEnded && length !== undefined);
+      if (isMoreThere) await giveWay();
       else if (hasEnded) await Bun.sleep(pauseMs);
       else await Promise.race([Bun.sleep(pauseMs), end]);
     }
