@@ -10,6 +10,7 @@ import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
 import { createRunCommand } from "./host/command.ts";
 import { readKeyFile } from "./host/key-file.ts";
+import { findHeldNetworks } from "./host/lock.ts";
 import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { guessImplementation } from "./host/wireguard-go.ts";
@@ -65,7 +66,9 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
   const memory = await recall(agent, { write: false, former });
   const ourKeys = new Set([key.publicKey]);
   learnKeyOf(last, ourKeys);
-  const host = createAgentHost(agent, run, { ourKeys, memory });
+  // The agent that runs here has ended when a run begins: what it routes is nobody's then.
+  const heldNetworks = (): ReadonlySet<string> => findHeldNetworks(agent);
+  const host = createAgentHost(agent, run, { ourKeys, memory, heldNetworks });
   const seen = await unlessItMayPass(agent, host.read());
   const underlay = createUnderlay(agent, run);
   await underlay.read();

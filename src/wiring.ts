@@ -9,7 +9,7 @@ import type { PrivateKey, PublicKey } from "./core/key.ts";
 import type { StreamEvent } from "./curator/follower.ts";
 import { ClusternetError, describeInLine, exitStatus } from "./errors.ts";
 import { createFollowCommand, type RunCommand } from "./host/command.ts";
-import { createHost, type LinuxHost } from "./host/host.ts";
+import { createHost, type HostOptions, type LinuxHost } from "./host/host.ts";
 import { findHeldNetworks } from "./host/lock.ts";
 import type { LastMesh, MeshFile } from "./host/mesh-file.ts";
 import { AgentMemory, readBootId, StateFile } from "./host/state-file.ts";
@@ -103,7 +103,11 @@ export function wire(agent: Agent, { key, host, file, last, memory, seen, underl
 export function createAgentHost(
   agent: Agent,
   run: RunCommand,
-  { ourKeys, memory }: { readonly ourKeys: ReadonlySet<PublicKey>; readonly memory: AgentMemory },
+  {
+    ourKeys,
+    memory,
+    heldNetworks = () => findHeldNetworks(),
+  }: Pick<HostOptions, "ourKeys" | "heldNetworks"> & { readonly memory: AgentMemory },
 ): LinuxHost {
   return createHost({
     run,
@@ -114,7 +118,7 @@ export function createAgentHost(
     wireguard: agent.wireguard,
     memory,
     ourKeys,
-    heldNetworks: findHeldNetworks,
+    heldNetworks,
     log: agent.log,
     clock: agent.clock,
   });

@@ -113,9 +113,20 @@ export function acquireFreeNetworks(
   return { release, held };
 }
 
-/** Networks that agents route in this network namespace, this one's too. Takes nothing, as `findPlaceHolders`. */
-export function findHeldNetworks(): ReadonlySet<string> {
-  return new Set(heldNames().filter((name) => name.includes("/")));
+/**
+ * Networks that agents route in this network namespace, this one's too. Takes nothing, as `findPlaceHolders`. `besides`:
+ * without those of the processes that hold one of these places, for who would come after them; of a process that cannot be
+ * seen they are told all the same.
+ */
+export function findHeldNetworks(besides?: Places): ReadonlySet<string> {
+  const held = heldNames().filter((name) => name.includes("/"));
+  if (besides === undefined || held.length === 0) return new Set(held);
+  const { dataDirectory, interfaceName } = besides;
+  const before = [findNameHolder(interfaceName), findDirectoryHolder(dataDirectory)].flatMap(
+    (holder) => holder?.pid ?? [],
+  );
+  if (before.length === 0) return new Set(held);
+  return new Set(held.filter((network) => !before.some((pid) => pid === findNameHolder(network)?.pid)));
 }
 
 /**

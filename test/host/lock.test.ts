@@ -1,7 +1,7 @@
 /** One agent per data directory and per interface of a network namespace, with real processes. */
 import { describe, expect, test } from "bun:test";
 import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import {
   acquireFreeNetworks,
   findHeldNetworks,
@@ -325,6 +325,24 @@ test("findHeldNetworks() names what an agent routes, and takes nothing", async (
       expect(findHeldNetworks().has(places.interfaceName)).toBe(false);
     });
     tryLocks({ ...places, clusterNets: [network] });
+  });
+});
+
+test.each([
+  { name: "those of who holds the directory", same: ["dataDirectory"], want: ["10.195.0.16/30"] },
+  { name: "those of who holds the interface", same: ["interfaceName"], want: ["10.195.0.16/30"] },
+  { name: "those of who holds both", same: ["dataDirectory", "interfaceName"], want: ["10.195.0.16/30"] },
+  { name: "nobody's, where neither is held", same: [], want: ["10.195.0.12/30", "10.195.0.16/30"] },
+] as const)("findHeldNetworks() leaves out $name", async ({ same, want }) => {
+  await withPlaces(async (places, other) => {
+    const theirs = { dataDirectory: dirname(other.dataDirectory), interfaceName: freshName() };
+    const besides = { ...other, ...Object.fromEntries(same.map((place) => [place, places[place]])) };
+    await whileHeld({ ...places, clusterNets: ["10.195.0.12/30"] }, async () => {
+      await whileHeld({ ...theirs, clusterNets: ["10.195.0.16/30"] }, () => {
+        const found = [...findHeldNetworks(besides)].filter((network) => network.startsWith("10.195.0.1"));
+        expect(found.toSorted()).toEqual([...want]);
+      });
+    });
   });
 });
 

@@ -703,6 +703,18 @@ describe("--once", () => {
         "",
       ],
     ]);
+    // With another network, what is there of this one would be taken away: the agent that keeps it has ended then.
+    const moved = await place.run({ flags: ["--once", "--dry-run", "--cluster-net", "172.16.0.0/12"] });
+    expect([moved.code, moved.stdout.match(/^ip .* delete .*$/gm)]).toEqual([
+      0,
+      [
+        // Takes the route of IPv4 with it, of which it is the source.
+        "ip address delete 10.192.1.1/32 dev lo",
+        "ip -4 route delete unreachable 10.192.0.0/11 proto 129 metric 4294967295",
+        "ip -6 route delete unreachable fd10:c1::/32 proto 129 metric 4294967295",
+        "ip -6 route delete fd10:c1::/32 dev clusternet proto 129 metric 1024",
+      ],
+    ]);
     expect(readdirSync(place.data).toSorted()).toEqual(files);
     expect(await snapshot(place.machine)).toEqual(during);
     await shared.curator.call.remove("b");
