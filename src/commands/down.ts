@@ -58,6 +58,7 @@ async function takeAway(
   const state = await stateFile.read(log);
   const last = await new MeshFile(pathOf("conf")).read();
   const run = createRunCommand();
+  const memory = memoryOf(stateFile, state);
   const host = createHost({
     run,
     follow: createFollowCommand(),
@@ -65,7 +66,7 @@ async function takeAway(
     keyFile: join(dataDirectory, keyFileName),
     configFile: pathOf("conf"),
     wireguard: "auto",
-    memory: memoryOf(stateFile, state),
+    memory,
     ourKeys: new Set(last.kind === "none" || last.publicKey === undefined ? [] : [last.publicKey]),
     log,
     clock,
@@ -83,7 +84,9 @@ async function takeAway(
     .finally(() => networks.release());
   for (const step of done) log.info(`Done: ${renderStep(step)}`);
   const nets = clusterNets.filter(({ text }) => !keptByOthers.has(text));
-  await warnOfLeft(nets, { interfaceName, run, log });
+  // What is remembered still could not be taken away, which is told with the problems.
+  const remembered = new Set(memory.get().loopbackAddresses.map(({ text }) => text));
+  await warnOfLeft(nets, { remembered, interfaceName, run, log });
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   if (complete) return exitStatus.ok;
   return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
@@ -96,10 +99,16 @@ async function takeAway(
 async function warnOfLeft(
   clusterNets: readonly Prefix[],
   {
+    remembered,
     interfaceName,
     run,
     log,
-  }: { readonly interfaceName: string; readonly run: RunCommand; readonly log: Logger },
+  }: {
+    readonly remembered: ReadonlySet<string>;
+    readonly interfaceName: string;
+    readonly run: RunCommand;
+    readonly log: Logger;
+  },
 ): Promise<void> {
   const ourKeys = new Set<PublicKey>();
   const seen = await readHost({ run, interfaceName, networks: clusterNets, ourKeys }).catch(
@@ -112,6 +121,7 @@ async function warnOfLeft(
   if (seen === undefined) return;
   const nets = clusterNets.filter((network) => !isRoutedElsewhere(seen, network, interfaceName));
   const left = seen.loopback
+    .filter((text) => !remembered.has(text))
     .map(parseAddress)
     .filter((address) => nets.some((net) => containsAddress(net, address)));
   for (const address of left) {

@@ -23,6 +23,7 @@ import type { NodeId } from "../../src/core/node.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
 import { acquireLocks } from "../../src/host/lock.ts";
+import { emptyState, readBootId, StateFile } from "../../src/host/state-file.ts";
 import type { PrivateServer } from "../../src/host/private-socket.ts";
 import { type Status, type StatusInput, buildStatus, noCurator } from "../../src/status.ts";
 import { serveStatus } from "../../src/status-socket.ts";
@@ -679,6 +680,36 @@ test("down without what an earlier run remembered says which addresses may be le
     ),
   ]);
   expect(await host.sh("ip -o address show dev lo")).toContain(" 10.192.1.1/32 ");
+}, 30_000);
+
+test("down says why it could not take an address away, and only of another that nothing remembers it", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  const [data, programs] = [join(host.directory, "data"), join(host.directory, "programs")];
+  const place = ["--data-dir", data, "--interface", "mesh"];
+  expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+  await new StateFile(join(data, "mesh.state"), await readBootId()).write({
+    ...emptyState,
+    loopbackAddresses: [parseAddress("10.192.1.1")],
+    clusterNets: [parsePrefix("10.192.0.0/11")],
+  });
+  for (const address of ["10.192.1.1/32", "10.192.2.1/32"]) await host.sh(`ip address add ${address} dev lo`);
+  mkdirSync(programs);
+  const script = `#!/bin/sh\n[ "$1 $2" = "address delete" ] && { echo refused >&2; exit 2; }\nexec ${Bun.which("ip")} "$@"\n`;
+  writeFileSync(join(programs, "ip"), script, { mode: 0o755 });
+  const env = { PATH: `${programs}:${process.env["PATH"]}` };
+  const { exit, stderr } = await clusternet(["down", ...place], { inside: host, env });
+  const warnings = stderr
+    .trimEnd()
+    .split("\n")
+    .map((line) => line.replace(/^\S+ +/, ""));
+  expect([exit, warnings]).toEqual([
+    1,
+    [
+      expect.stringMatching(/^WARN {2}An address .* address=10\.192\.2\.1$/),
+      expect.stringMatching(/^WARN {2}Cannot remove address 10\.192\.1\.1\b.* refused/),
+    ],
+  ]);
 }, 30_000);
 
 test("down leaves an interface that is not ours alone, and says so", async () => {
