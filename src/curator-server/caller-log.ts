@@ -6,9 +6,11 @@
  * anybody, shares one such budget with all of his kind. What is left out is counted, and told by the first line of
  * anybody after that minute.
  */
+import { Status } from "nice-grpc-common";
 import { systemClock, type Clock } from "../async.ts";
 import type { NodeId } from "../core/node.ts";
 import type { LogFields, Logger } from "../log.ts";
+import type { Refusal } from "./refusal.ts";
 
 /** More than a node in trouble has to say, each time anew. */
 const linesOfCaller = 20;
@@ -70,5 +72,35 @@ export class CallerLog {
         count: leftOut,
       });
     }
+  }
+}
+
+/** Callers whose last refusal is remembered; the oldest is forgotten, and then logged once more. */
+const rememberedRefusals = 10_000;
+
+/** Logs a refusal once, and again only when another one takes its place: agents try again for ever. */
+export class RefusalLog {
+  readonly #last = new Map<string, string>();
+  readonly #log: CallerLog;
+
+  constructor(log: CallerLog) {
+    this.#log = log;
+  }
+
+  /** A caller was refused: a node, or an address from which nobody knows who calls. */
+  add(caller: NodeId | { readonly address: string }, call: string, { code, message }: Refusal): void {
+    const key = `${typeof caller === "string" ? caller : caller.address} ${call}`;
+    if (this.#last.get(key) === message) return;
+    for (const oldest of this.#last.keys()) {
+      if (this.#last.size < rememberedRefusals) break;
+      this.#last.delete(oldest);
+    }
+    this.#last.set(key, message);
+    this.#log.warn(caller, message, { call, status: Status[code] });
+  }
+
+  /** The caller was served: the same refusal is news again. */
+  clear(caller: NodeId, call: string): void {
+    this.#last.delete(`${caller} ${call}`);
   }
 }

@@ -1,8 +1,7 @@
 /**
  * The gRPC services `Curator` and `CuratorLocal`: who calls, which call, and the answer in gRPC's terms.
  *
- * Everything that is decided, is decided in registry.ts and admission.ts. A refusal is logged once, and again only
- * when another one takes its place: agents try again for ever. A caller has only so many lines a minute (caller-log.ts).
+ * Everything that is decided, is decided in registry.ts and admission.ts. What is refused is logged by caller-log.ts.
  */
 import { Status } from "nice-grpc-common";
 import { ServerError, type CallContext, type ServiceImplementation } from "nice-grpc";
@@ -13,7 +12,7 @@ import type { byteCuratorDefinition } from "../curator/event-bytes.ts";
 import type { CuratorLocalDefinition, GetCurrentLeaderResponse, WatchRequest } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
 import { curatorNodeId, type IdentifyCaller } from "./caller.ts";
-import type { CallerLog } from "./caller-log.ts";
+import { RefusalLog } from "./caller-log.ts";
 import type { Refusal } from "./refusal.ts";
 import type { Registry } from "./registry.ts";
 
@@ -132,31 +131,4 @@ function watchedNode({ kind }: WatchRequest): NodeId | undefined | Refusal {
 
 function serverError({ code, message }: Refusal): ServerError {
   return new ServerError(code, message);
-}
-
-/** Callers whose last refusal is remembered; the oldest is forgotten, and then logged once more. */
-const rememberedRefusals = 10_000;
-
-class RefusalLog {
-  readonly #last = new Map<string, string>();
-  readonly #log: CallerLog;
-
-  constructor(log: CallerLog) {
-    this.#log = log;
-  }
-
-  add(caller: NodeId | { readonly address: string }, call: string, { code, message }: Refusal): void {
-    const key = `${typeof caller === "string" ? caller : caller.address} ${call}`;
-    if (this.#last.get(key) === message) return;
-    for (const oldest of this.#last.keys()) {
-      if (this.#last.size < rememberedRefusals) break;
-      this.#last.delete(oldest);
-    }
-    this.#last.set(key, message);
-    this.#log.warn(caller, message, { call, status: Status[code] });
-  }
-
-  clear(caller: NodeId, call: string): void {
-    this.#last.delete(`${caller} ${call}`);
-  }
 }
