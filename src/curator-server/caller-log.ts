@@ -3,8 +3,8 @@
  *
  * A node may change its address, its key and its prefixes as often as it likes, or be refused for one thing and
  * another in turn: its lines must neither fill the disk nor bury those of others. Whoever cannot be told, and so could be
- * anybody, shares one such budget with all of his kind. What is left out is counted, and told by the first line of
- * anybody after that minute.
+ * anybody, shares one such budget with all of his kind. What is left out is counted, and told when that minute is over.
+ * A refusal that was left out is not taken for said: it is logged when it comes again and there is room.
  */
 import { Status } from "nice-grpc-common";
 import { systemClock, type Clock } from "../async.ts";
@@ -28,11 +28,12 @@ interface Budget {
 /** A log whose lines belong to callers. */
 export class CallerLog {
   readonly #log: Logger;
-  readonly #clock: Pick<Clock, "nowMs">;
+  readonly #clock: Pick<Clock, "nowMs" | "sleep">;
+  readonly #closing = new AbortController();
   /** The oldest first; under "" that of all who have none of their own. */
   readonly #budgets = new Map<NodeId | "", Budget>();
 
-  constructor(log: Logger, clock: Pick<Clock, "nowMs"> = systemClock) {
+  constructor(log: Logger, clock: Pick<Clock, "nowMs" | "sleep"> = systemClock) {
     this.#log = log;
     this.#clock = clock;
   }
@@ -42,11 +43,24 @@ export class CallerLog {
     if (this.#spend(node)) this.#log.info(message, { node, ...fields });
   }
 
-  /** What a caller is refused for: a node, or an address from which nobody knows who calls. The line names it. */
-  warn(caller: NodeId | { readonly address: string }, message: string, fields: LogFields): void {
+  /**
+   * What a caller is refused for: a node, or an address from which nobody knows who calls. The line names it. False when
+   * it was left out.
+   */
+  warn(caller: NodeId | { readonly address: string }, message: string, fields: LogFields): boolean {
     const isKnown = typeof caller === "string";
-    if (!this.#spend(isKnown ? caller : "")) return;
+    if (!this.#spend(isKnown ? caller : "")) return false;
     this.#log.warn(message, { node: isKnown ? caller : caller.address, ...fields });
+    return true;
+  }
+
+  /** Tells what was left out so far, and waits for nothing more. May be called twice. */
+  close(): void {
+    this.#closing.abort();
+    for (const [name, budget] of this.#budgets) {
+      this.#tellLeftOut(name, budget);
+      budget.leftOut = 0;
+    }
   }
 
   #spend(caller: NodeId | ""): boolean {
@@ -55,23 +69,37 @@ export class CallerLog {
     const budget = this.#budgets.get(name) ?? { sinceMs: this.#clock.nowMs(), lines: 0, leftOut: 0 };
     this.#budgets.set(name, budget);
     if (budget.lines >= linesOfCaller) {
-      budget.leftOut++;
+      if (budget.leftOut++ === 0) void this.#closeInTime(name, budget);
       return false;
     }
     budget.lines++;
     return true;
   }
 
-  #closeMinutes(): void {
-    for (const [name, { sinceMs, leftOut }] of this.#budgets) {
-      if (this.#clock.nowMs() - sinceMs < minuteMs) return;
-      this.#budgets.delete(name);
-      if (leftOut === 0) continue;
-      this.#log.warn("Lines of one minute were left out", {
-        node: name === "" ? undefined : name,
-        count: leftOut,
-      });
+  /** Whoever was left out may be the last to call for hours. */
+  async #closeInTime(name: NodeId | "", budget: Budget): Promise<void> {
+    const { signal } = this.#closing;
+    // More than once: a timer may come a moment before its time.
+    while (!signal.aborted && this.#budgets.get(name) === budget) {
+      await this.#clock.sleep(budget.sinceMs + minuteMs - this.#clock.nowMs(), signal);
+      this.#closeMinutes();
     }
+  }
+
+  #closeMinutes(): void {
+    for (const [name, budget] of this.#budgets) {
+      if (this.#clock.nowMs() - budget.sinceMs < minuteMs) return;
+      this.#budgets.delete(name);
+      this.#tellLeftOut(name, budget);
+    }
+  }
+
+  #tellLeftOut(name: NodeId | "", { leftOut }: Budget): void {
+    if (leftOut === 0) return;
+    this.#log.warn("Lines of one minute were left out", {
+      node: name === "" ? undefined : name,
+      count: leftOut,
+    });
   }
 }
 
@@ -91,12 +119,12 @@ export class RefusalLog {
   add(caller: NodeId | { readonly address: string }, call: string, { code, message }: Refusal): void {
     const key = `${typeof caller === "string" ? caller : caller.address} ${call}`;
     if (this.#last.get(key) === message) return;
+    if (!this.#log.warn(caller, message, { call, status: Status[code] })) return;
     for (const oldest of this.#last.keys()) {
       if (this.#last.size < rememberedRefusals) break;
       this.#last.delete(oldest);
     }
     this.#last.set(key, message);
-    this.#log.warn(caller, message, { call, status: Status[code] });
   }
 
   /** The caller was served: the same refusal is news again. */

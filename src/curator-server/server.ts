@@ -114,6 +114,7 @@ export async function startCuratorServer(settings: CuratorServerSettings): Promi
         // The only error is that it was forced meanwhile.
       });
       clearTimeout(force);
+      registry.callerLog.close();
       store.close();
     },
   };
