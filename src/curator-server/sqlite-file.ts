@@ -6,11 +6,12 @@
  * says so when only the way to it is blocked.
  */
 import { constants, Database, SQLiteError } from "bun:sqlite";
-import { closeSync, fsyncSync, lstatSync, openSync } from "node:fs";
+import { closeSync, lstatSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import * as v from "valibot";
 import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
 import { ClusternetError, isSystemError, messageOf, SettingsError } from "../errors.ts";
+import { syncDirectoryNow } from "../host/files.ts";
 import type { StoredChange, StoredNode, StoredState } from "./store.ts";
 
 /** "ClNt" in ASCII: tells our file from another program's. */
@@ -79,20 +80,11 @@ function isEmpty(database: Database): boolean {
 }
 
 function create(database: Database, path: string): void {
+  // The name of the file must survive a power loss as well as what is in it. First, since a file that has its tables is
+  // not asked for that again at the next start.
+  syncDirectoryNow(dirname(path));
   setModes(database);
   database.transaction(() => database.run(schema)).immediate();
-  // The name of the file must survive a power loss as well as what is in it.
-  syncDirectory(dirname(path));
-}
-
-/** Makes the names in a directory survive a power loss. */
-export function syncDirectory(path: string): void {
-  const directory = openSync(path, "r");
-  try {
-    fsyncSync(directory);
-  } finally {
-    closeSync(directory);
-  }
 }
 
 function requireOurs(database: Database, path: string): void {
@@ -128,11 +120,12 @@ function readNumber(database: Database, sql: string): number {
 }
 
 /**
- * Only what SQLite says of the content makes the file damaged: on a full disk, or while another program holds it, it is
- * good, and whoever moved it away would let removed nodes in again.
+ * Only what SQLite says of the content makes the file damaged, or a row that nobody can have written: on a full disk, or
+ * where a permission is missing, or while another program holds it, it is good, and whoever moved it away would let
+ * removed nodes in again.
  */
-export function unusable(path: string, cause: unknown): SettingsError {
-  if (!(cause instanceof SQLiteError) || /^SQLITE_(CORRUPT|NOTADB)/.test(cause.code ?? "")) {
+function unusable(path: string, cause: unknown): SettingsError {
+  if (cause instanceof SQLiteError && /^SQLITE_(CORRUPT|NOTADB)/.test(cause.code ?? "")) {
     return damaged(path, cause);
   }
   return new SettingsError(`Cannot use database "${path}": ${messageOf(cause)}`, {
@@ -149,6 +142,9 @@ function damaged(path: string, cause: unknown): SettingsError {
       "themselves, but which nodes were removed and which keys were used is then forgotten",
   });
 }
+
+/** What its tables hold, not looked into yet. */
+type StoredRows = Readonly<Record<keyof StoredState, readonly unknown[]>>;
 
 /** An open file. */
 export class OpenFile {
@@ -234,22 +230,29 @@ export class OpenFile {
     );
   }
 
+  /** Throws SettingsError. */
   load(): StoredState {
-    return {
-      nodes: this.#rows("SELECT * FROM node ORDER BY id").map(readNode),
-      keys: new Map(
-        this.#rows("SELECT * FROM used_key ORDER BY rowid").map((row) => {
-          const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
-          return [publicKey, readNodeId(id)];
-        }),
-      ),
-      removed: this.#ids("removed_node"),
-      allowed: this.#ids("allowed_node"),
-    };
-  }
-
-  #ids(table: "removed_node" | "allowed_node"): ReadonlySet<NodeId> {
-    return new Set(this.#rows(`SELECT * FROM ${table}`).map((row) => readNodeId(v.parse(idRow, row).id)));
+    let rows: StoredRows;
+    try {
+      rows = {
+        nodes: this.#rows("SELECT * FROM node ORDER BY id"),
+        keys: this.#rows("SELECT * FROM used_key ORDER BY rowid"),
+        removed: this.#rows("SELECT * FROM removed_node"),
+        allowed: this.#rows("SELECT * FROM allowed_node"),
+      };
+    } catch (error) {
+      throw unusable(this.#path, error);
+    }
+    try {
+      return {
+        nodes: rows.nodes.map(readNode),
+        keys: new Map(rows.keys.map(readKey)),
+        removed: new Set(rows.removed.map(readId)),
+        allowed: new Set(rows.allowed.map(readId)),
+      };
+    } catch (error) {
+      throw damaged(this.#path, error);
+    }
   }
 
   /** Durable when it returns. */
@@ -301,6 +304,15 @@ function readNode(row: unknown): StoredNode {
     publicKey: node.public_key,
     prefixes: v.parse(prefixTexts, JSON.parse(node.prefixes)),
   };
+}
+
+function readKey(row: unknown): readonly [publicKey: string, owner: NodeId] {
+  const { public_key: publicKey, node_id: id } = v.parse(keyRow, row);
+  return [publicKey, readNodeId(id)];
+}
+
+function readId(row: unknown): NodeId {
+  return readNodeId(v.parse(idRow, row).id);
 }
 
 function readNodeId(text: string): NodeId {

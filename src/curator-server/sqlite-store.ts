@@ -8,7 +8,8 @@
 import { linkSync, rmSync } from "node:fs";
 import { dirname } from "node:path";
 import { ClusternetError, messageOf } from "../errors.ts";
-import { identityOf, openFile, syncDirectory, unusable, type OpenFile } from "./sqlite-file.ts";
+import { syncDirectoryNow } from "../host/files.ts";
+import { identityOf, openFile, type OpenFile } from "./sqlite-file.ts";
 import type { Kept, NodeStore, StoredChange, StoredState } from "./store.ts";
 
 /** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
@@ -31,11 +32,7 @@ class SqliteStore implements NodeStore {
   }
 
   load(): StoredState {
-    try {
-      return this.#file.load();
-    } catch (error) {
-      throw unusable(this.#path, error);
-    }
+    return this.#file.load();
   }
 
   commit(changes: readonly StoredChange[], whole: () => StoredState): Kept {
@@ -107,7 +104,7 @@ function makeFilled(path: string, state: StoredState): void {
   // Unlike a renaming, this never takes the place of a file that is there.
   linkSync(temporary, path);
   rmSync(temporary);
-  syncDirectory(dirname(path));
+  syncDirectoryNow(dirname(path));
 }
 
 function unwritten(path: string, error: unknown): ClusternetError {

@@ -15,6 +15,7 @@ import {
   fchmodSync,
   fstatSync,
   fsync,
+  fsyncSync,
   lstatSync,
   openSync,
   unlinkSync,
@@ -237,15 +238,38 @@ function nameOfKind(stats: Kind): string {
 const flush = promisify(fsync);
 
 async function syncDirectory(directory: string): Promise<void> {
-  const descriptor = openSync(directory, constants.O_RDONLY | constants.O_DIRECTORY);
+  const descriptor = openDirectory(directory);
   try {
     await flush(descriptor);
   } catch (error) {
-    // Some file systems cannot flush a directory and say so in this way.
-    if (!isSystemError(error, "EINVAL")) throw error;
+    if (!isUnflushable(error)) throw error;
   } finally {
     closeSync(descriptor);
   }
+}
+
+/**
+ * Makes the names in a directory survive a power loss, and waits for the disk: for whoever must not give way meanwhile.
+ * Throws what the system says.
+ */
+export function syncDirectoryNow(directory: string): void {
+  const descriptor = openDirectory(directory);
+  try {
+    fsyncSync(descriptor);
+  } catch (error) {
+    if (!isUnflushable(error)) throw error;
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+function openDirectory(path: string): number {
+  return openSync(path, constants.O_RDONLY | constants.O_DIRECTORY);
+}
+
+/** Some file systems cannot flush a directory and say so in this way. */
+function isUnflushable(error: unknown): boolean {
+  return isSystemError(error, "EINVAL");
 }
 
 async function removeIfThere(path: string): Promise<void> {

@@ -4,6 +4,8 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { Database } from "bun:sqlite";
 import {
+  chmodSync,
+  chownSync,
   copyFileSync,
   mkdirSync,
   mkdtempSync,
@@ -390,15 +392,55 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
     again.close();
   });
 
-  test("stored values that no Curator wrote", () => {
+  test("a directory that cannot be flushed is named as the reason, until it can", () => {
+    const source = `
+      import { openSqliteStore } from ${JSON.stringify(join(import.meta.dir, "../../src/curator-server/sqlite-store.ts"))};
+      process.setuid(65534);
+      try {
+        openSqliteStore(${JSON.stringify(path)}).close();
+        console.log(JSON.stringify("opened"));
+      } catch ({ name, message, hint }) {
+        console.log(JSON.stringify({ name, message, hint }));
+      }
+    `;
+    const open = (): unknown => {
+      const ended = Bun.spawnSync([process.execPath, "-e", source], { cwd: import.meta.dir });
+      return JSON.parse(ended.stdout.toString() || JSON.stringify(ended.stderr.toString()));
+    };
+    const refused = {
+      name: "SettingsError",
+      message: `Cannot use database "${path}": EACCES: permission denied, open '${directory}'`,
+      hint: expect.stringMatching(/^Look for a full or read-only disk, a missing permission/),
+    };
+    chownSync(directory, 65534, 65534);
+    chmodSync(directory, 0o300);
+    expect([open(), open()]).toEqual([refused, refused]);
+    chmodSync(directory, 0o700);
+    expect(open()).toBe("opened");
+  });
+
+  test.each([
+    { name: "no JSON", sql: "UPDATE node SET prefixes = 'x'" },
+    { name: "another type", sql: "UPDATE node SET prefixes = '{}'" },
+    { name: "a time before all times", sql: "UPDATE node SET reported_at_ms = -1" },
+    { name: "no node ID", sql: "UPDATE node SET id = ''" },
+    { name: "no node ID for a key", sql: "INSERT INTO used_key VALUES ('k', 'a b')" },
+    { name: "no node ID to remove", sql: "INSERT INTO removed_node VALUES ('a b')" },
+  ])("stored values that no Curator wrote: $name", ({ sql }) => {
     const store = openSqliteStore(path);
     store.commit([{ kind: "put", node: node("a") }], unasked);
     store.close();
     const database = new Database(path);
-    database.run("UPDATE node SET prefixes = 'x'");
+    database.run(sql);
     database.close();
     const damaged = openSqliteStore(path);
-    expect(() => damaged.load()).toThrow(/damaged/);
+    expect(() => damaged.load()).toThrow(/it is damaged or no database$/);
     damaged.close();
+  });
+
+  test("a file that can no longer be read is not called damaged", () => {
+    const store = openSqliteStore(path);
+    store.close();
+    expect(() => store.load()).toThrow(/^Cannot use database .*: Cannot use a closed database$/);
   });
 });

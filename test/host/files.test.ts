@@ -1,6 +1,6 @@
 /** Files that survive a power loss, on real and on failing disks. */
 import { describe, expect, test } from "bun:test";
-import { readFileSync, readdirSync } from "node:fs";
+import { closeSync, fsyncSync, openSync, readFileSync, readdirSync } from "node:fs";
 import { chmod, lstat, mkdir, readFile, readdir, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
@@ -13,6 +13,7 @@ import {
   replaceFile,
   socketPath,
   stampAt,
+  syncDirectoryNow,
   type Content,
 } from "../../src/host/files.ts";
 import { failure, octal, onDisk, withDirectory } from "./temporary.ts";
@@ -563,5 +564,18 @@ describe("bindPrivateSocket()", () => {
       );
       expect(await readFile(path, "utf8")).toBe("mine");
     });
+  });
+});
+
+test("syncDirectoryNow() takes a directory that its file system cannot flush, and nothing else", async () => {
+  await withDirectory(async (directory) => {
+    const file = join(directory, "f");
+    await writeFile(file, "");
+    syncDirectoryNow(directory);
+    const descriptor = openSync("/proc", "r");
+    expect(() => fsyncSync(descriptor)).toThrow(/^EINVAL/);
+    closeSync(descriptor);
+    syncDirectoryNow("/proc");
+    expect(() => syncDirectoryNow(file)).toThrow(/^ENOTDIR/);
   });
 });
