@@ -8,7 +8,7 @@ import { announcedEndpoint } from "./core/host-state.ts";
 import { privateKeyFromBytes, secretForms, type PublicKey } from "./core/key.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
-import { createRunCommand } from "./host/command.ts";
+import { createRunCommand, runUntil } from "./host/command.ts";
 import { readKeyFile } from "./host/key-file.ts";
 import { findHeldNetworks } from "./host/lock.ts";
 import { MeshFile } from "./host/mesh-file.ts";
@@ -55,7 +55,7 @@ export interface PreviewedAnnouncement {
  */
 export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortSignal): Promise<Preview> {
   const { dataDirectory, interfaceName, wireguard, curator, log } = agent;
-  const run = createRunCommand();
+  const run = runUntil(createRunCommand(), signal);
   const found = await readKeyFile(keyPathOf(agent));
   const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
   for (const form of secretForms(key)) log.redact(form);

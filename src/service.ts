@@ -42,6 +42,7 @@ export class Service {
       broken.abort();
       throw error;
     });
+    if (running === undefined) return;
     this.#running = running;
     const { clock, log } = this.#agent;
     const { pull, push, own, ownSettings, sources, underlay, memory } = running;

@@ -8,7 +8,7 @@ import { begin } from "./async.ts";
 import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { secretForms, type PrivateKey } from "./core/key.ts";
 import { describeError, messageOf } from "./errors.ts";
-import { createRunCommand } from "./host/command.ts";
+import { createRunCommand, runUntil } from "./host/command.ts";
 import { batchIp } from "./host/ip-batch.ts";
 import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
 import type { LinuxHost } from "./host/host.ts";
@@ -44,14 +44,15 @@ export interface RunningAgent extends Wired {
 
 /**
  * Throws ClusternetError when the place is taken, the key cannot be used or the host has no WireGuard. The Curator is
- * followed from here on, until `signal` aborts, so that its picture comes while this host is read.
+ * followed from here on, until `signal` aborts, so that its picture comes while this host is read. Undefined, and nothing
+ * is held, when `signal` aborts before all is read: also soon where programs hang.
  */
 export async function startAgent(
   agent: Agent,
   handlers: StatusHandlers,
   signal: AbortSignal,
-): Promise<RunningAgent> {
-  const { dataDirectory, interfaceName, clusterNets, wireguard, curator, problems, log, clock } = agent;
+): Promise<RunningAgent | undefined> {
+  const { dataDirectory, interfaceName, clusterNets, clock } = agent;
   const startedAt = clock.wallTime();
   socketPath(dataDirectory, interfaceName);
   await ensureDataDirectory(dataDirectory);
@@ -61,53 +62,72 @@ export async function startAgent(
     clusterNets: clusterNets.map(({ text }) => text),
   });
   try {
-    const run = batchIp(createRunCommand());
-    // Before a key is made: a host that cannot run this is left as it was.
-    if ((await readKeyFile(keyPathOf(agent))) === undefined) {
-      await unlessItMayPass(agent, chooseImplementation({ run, wireguard }));
-    }
-    const { key, made, problems: keyProblems } = await ensureKeyFile(keyPathOf(agent));
-    for (const form of secretForms(key)) log.redact(form);
-    if (made) log.info("Made a private key", { publicKey: key.publicKey });
-    await tidyDirectory(agent);
-    problems.replace("key", keyProblems);
-    const memory = await recall(agent, { write: true });
-    const events = begin(curator.follow(signal));
-    const ourKeys = new Set([key.publicKey]);
-    const host = createAgentHost(agent, run, { ourKeys, memory });
-    const file = new MeshFile(pathOf(agent, "conf"));
-    const underlay = createUnderlay(agent, run);
-    const [last, seenFirst] = await Promise.all([
-      file.read(key.publicKey),
-      unlessItMayPass(agent, host.readFirst()),
-      underlay.read(),
-    ]);
-    problems.replace("last-file", last.kind === "none" ? [] : last.problems);
-    const seen = learnKeyOf(last, ourKeys) ? await unlessItMayPass(agent, host.readFirst()) : seenFirst;
-    // An interface that is there tells what it uses; trying it out would make and delete a link. On a host that could
-    // not be read nothing is tried: the first apply does, and tries again.
-    const implementation =
-      seen === undefined
-        ? undefined
-        : (seen.interface?.implementation ??
-          (await unlessItMayPass(agent, chooseImplementation({ run, wireguard }))));
-    log.info("Agent starts", {
-      version,
-      node: agent.self,
-      publicKey: key.publicKey,
-      interface: interfaceName,
-      wireguard: implementation ?? "unknown yet",
-    });
-    const housekeeping = new Housekeeping(
-      { dataDirectory, interfaceName, key, credentials: curator.credentials, resyncMs: agent.resyncMs },
-      { locks, memory, handlers, problems, log, clock },
-    );
-    const wired = wire(agent, { key, host, file, last, memory, seen, underlay, events });
-    return { startedAt, key, locks, host, memory, housekeeping, underlay, ...wired };
+    const started = await startInPlace(agent, { locks, handlers, signal });
+    if (started !== undefined) return { startedAt, locks, ...started };
+    locks.release();
+    return undefined;
   } catch (error) {
     locks.release();
     throw error;
   }
+}
+
+/** The rest, in a place that is held. */
+async function startInPlace(
+  agent: Agent,
+  {
+    locks,
+    handlers,
+    signal,
+  }: { readonly locks: Locks; readonly handlers: StatusHandlers; readonly signal: AbortSignal },
+): Promise<Omit<RunningAgent, "startedAt" | "locks"> | undefined> {
+  const { dataDirectory, interfaceName, wireguard, curator, problems, log, clock } = agent;
+  const run = batchIp(createRunCommand());
+  const choose = () => chooseImplementation({ run: runUntil(run, signal), wireguard });
+  // Before a key is made: a host that cannot run this is left as it was.
+  if ((await readKeyFile(keyPathOf(agent))) === undefined) {
+    await unlessItMayPass(agent, choose());
+    if (signal.aborted) return undefined;
+  }
+  const { key, made, problems: keyProblems } = await ensureKeyFile(keyPathOf(agent));
+  for (const form of secretForms(key)) log.redact(form);
+  if (made) log.info("Made a private key", { publicKey: key.publicKey });
+  await tidyDirectory(agent);
+  problems.replace("key", keyProblems);
+  const memory = await recall(agent, { write: true });
+  const events = begin(curator.follow(signal));
+  const ourKeys = new Set([key.publicKey]);
+  const host = createAgentHost(agent, run, { ourKeys, memory });
+  const file = new MeshFile(pathOf(agent, "conf"));
+  const underlay = createUnderlay(agent, run);
+  const [last, seenFirst] = await Promise.all([
+    file.read(key.publicKey),
+    unlessItMayPass(agent, host.readFirst(signal)),
+    underlay.read(signal),
+  ]);
+  if (signal.aborted) return undefined;
+  problems.replace("last-file", last.kind === "none" ? [] : last.problems);
+  const seen = learnKeyOf(last, ourKeys) ? await unlessItMayPass(agent, host.readFirst(signal)) : seenFirst;
+  // An interface that is there tells what it uses; trying it out would make and delete a link. On a host that could
+  // not be read nothing is tried: the first apply does, and tries again.
+  const implementation =
+    seen === undefined
+      ? undefined
+      : (seen.interface?.implementation ?? (await unlessItMayPass(agent, choose())));
+  if (signal.aborted) return undefined;
+  log.info("Agent starts", {
+    version,
+    node: agent.self,
+    publicKey: key.publicKey,
+    interface: interfaceName,
+    wireguard: implementation ?? "unknown yet",
+  });
+  const housekeeping = new Housekeeping(
+    { dataDirectory, interfaceName, key, credentials: curator.credentials, resyncMs: agent.resyncMs },
+    { locks, memory, handlers, problems, log, clock },
+  );
+  const wired = wire(agent, { key, host, file, last, memory, seen, underlay, events });
+  return { key, host, memory, housekeeping, underlay, ...wired };
 }
 
 /** What a crash may have left goes; what a run with another --interface has left is gone on with. */

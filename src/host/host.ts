@@ -121,8 +121,8 @@ export class LinuxHost implements Host {
   }
 
   /** As `read`, at the start: what it finds is what is known, so that the first apply need not look again. */
-  async readFirst(): Promise<SeenHost> {
-    return await this.#readForModel(this.#ownership.networks(this.#networks), this.#begin(undefined));
+  async readFirst(signal?: AbortSignal): Promise<SeenHost> {
+    return await this.#readForModel(this.#ownership.networks(this.#networks), this.#begin(signal));
   }
 
   async plan(wanted: WantedHost): Promise<ApplyResult> {

@@ -4,8 +4,8 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
-import { copyFile, readFile, rename, rm, stat } from "node:fs/promises";
-import { join } from "node:path";
+import { copyFile, mkdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { parseWgConfig } from "../../src/core/wg-config-reader.ts";
 import { compile } from "../../scripts/build.ts";
 import { node } from "../fakes/curator.ts";
@@ -390,6 +390,38 @@ describe("what an agent works with", () => {
     },
   );
 
+  test.each([
+    { name: "a first start is stopped, and makes no key", again: false, flags: [], stop: true, code: 0 },
+    { name: "a later start is stopped", again: true, flags: [], stop: true, code: 0 },
+    // Of which nothing was printed.
+    { name: "--dry-run is stopped", again: true, flags: ["--once", "--dry-run"], stop: true, code: 1 },
+    { name: "--once has its time", again: true, flags: ["--once", "--timeout", "1"], stop: false, code: 75 },
+  ])("is wg and ip hanging while it starts: $name, soon", async ({ again, flags, stop, code }) => {
+    // Of its own: in one where an agent was killed, programs that it ran may hang still.
+    await using quiet = await Lab.create();
+    const programs = await BrokenPrograms.create(await quiet.directory());
+    const directory = await quiet.directory();
+    const keyFile = join(directory, "a", "private.key");
+    if (again) {
+      await mkdir(dirname(keyFile), { mode: 0o700 });
+      await writeFile(keyFile, `${newKey().reveal()}\n`, { mode: 0o600 });
+    }
+    for (const program of ["wg", "ip"]) await programs.break(program, "hanging");
+    const options = { curator: "192.0.2.250:7835", directory, nodeId: "a", flags, wrapper: programs.wrapper };
+    await using agent = Agent.spawn(await quiet.machine("a"), options);
+    const hanging = () => commandsIn(quiet, hangs);
+    await waitFor(async () => (await hanging()).length > 0, {
+      limitMs: soonMs,
+      what: "a program that hangs",
+    });
+    const fromMs = performance.now();
+    if (stop) agent.process.kill("SIGTERM");
+    const exit = await agent.process.exited;
+    // A program that hangs is ended after 10 s.
+    expect(performance.now() - fromMs).toBeLessThan(5_000);
+    expect([exit, existsSync(keyFile), await hanging()]).toEqual([{ code, signal: undefined }, again, []]);
+  });
+
   test("is a wireguard-go that is killed: another one is started, and the mesh is right again", async () => {
     await using stage = await Stage.create(lab);
     const b = await stage.peer("b", 2);
@@ -553,6 +585,9 @@ async function breakUnderTraffic(program: string, how: Breakage): Promise<void> 
   });
   expect(outcome).toEqual(unharmed);
 }
+
+/** A program of `BrokenPrograms` that hangs. */
+const hangs = /^\/bin\/sleep 3600 $/;
 
 /** Command lines in the lab that match. */
 async function commandsIn({ mark }: Lab, pattern: RegExp): Promise<readonly string[]> {
