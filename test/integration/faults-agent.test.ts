@@ -362,7 +362,6 @@ describe("what an agent works with", () => {
       // Both to their end, also when one fails: each cleans up after itself.
       const ends = await Promise.allSettled(["wg", "ip"].map((program) => breakUnderTraffic(program, how)));
       for (const end of ends) if (end.status === "rejected") throw end.reason;
-      expect(await commandsIn(lab, /^sleep /)).toEqual([]);
     },
   );
 
