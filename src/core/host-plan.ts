@@ -95,7 +95,9 @@ export function planDown(wanted: DownWanted, seen: SeenHost, owned: Owned): Host
   );
   const link = seen.interface;
   const problems: Problem[] = [];
-  if (link !== undefined && isOurs(link, seen, wanted.publicKey, owned)) {
+  const isOurOwn =
+    link !== undefined && (isOurs(link, seen, wanted.publicKey, owned) || isBegun(link, owned));
+  if (isOurOwn) {
     draft.take({ kind: "delete-link", name: link.name });
   } else if (link !== undefined || seen.foreignLink !== undefined) {
     problems.push(foreignProblem(wanted.interfaceName, seen));
@@ -145,6 +147,11 @@ function isOurs(
     link.group === linkGroup &&
     seen.routes.some((route) => route.device === link.name && route.protocol === routeProtocol)
   );
+}
+
+/** Ours too: an interface that was being made when this program was killed has no key yet. */
+function isBegun(link: SeenInterface, { begunInterface }: Pick<Owned, "begunInterface">): boolean {
+  return link.publicKey === undefined && link.name === begunInterface;
 }
 
 /** `interface-foreign` when a link that is not ours has our name. Without a key of our own only the others count. */

@@ -99,6 +99,8 @@ export interface Owned {
   readonly ourKeys: ReadonlySet<PublicKey>;
   /** ClusterNets of earlier runs that are no longer wanted. */
   readonly formerClusterNets: readonly Prefix[];
+  /** Name of the interface that this program has made, or was about to make when it was killed. */
+  readonly begunInterface?: string;
 }
 
 /** What this program remembers of before: from the state file and from its own last runs. */

@@ -51,7 +51,8 @@ export class Ownership {
   /** What is ours when this is wanted. */
   of({ clusterNets, publicKey }: Pick<WantedHost, "clusterNets" | "publicKey">): Owned {
     const now = new Set(clusterNets.map((network) => network.text));
-    const former = this.#parts.memory.get().clusterNets.filter((network) => !now.has(network.text));
+    const { clusterNets: before, interfaceName } = this.#parts.memory.get();
+    const former = before.filter((network) => !now.has(network.text));
     // Looked up only where there is something to take away. Held by nobody: an agent that takes it in this moment finds
     // its guard gone, and puts it back.
     const held = former.length === 0 ? undefined : this.#parts.heldNetworks?.();
@@ -59,6 +60,7 @@ export class Ownership {
       addedLoopback: new Set(this.#loopback(clusterNets).map((address) => address.text)),
       ourKeys: this.keys(publicKey),
       formerClusterNets: former.filter((network) => held?.has(network.text) !== true),
+      ...(interfaceName === undefined ? {} : { begunInterface: interfaceName }),
     };
   }
 

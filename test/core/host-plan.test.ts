@@ -602,6 +602,21 @@ describe("planDown()", () => {
     expect(down(emptyHost)).toEqual({ steps: [], problems: [] });
   });
 
+  test.each([
+    { name: "takes", begun: "clusternet", steps: ["ip link delete dev clusternet"], problems: [] },
+    { name: "leaves", begun: "cn2", steps: [], problems: ["interface-foreign"] },
+    { name: "leaves", begun: undefined, steps: [], problems: ["interface-foreign"] },
+  ])("$name an interface without a key when $begun was begun", ({ begun, steps, problems }) => {
+    const memory = {
+      addedLoopback: new Set<string>(),
+      ...(begun === undefined ? {} : { begunInterface: begun }),
+    };
+    expect(down({ ...emptyHost, interface: keyless }, memory)).toEqual({
+      steps: [...steps],
+      problems: [...problems],
+    });
+  });
+
   test("leaves a foreign interface, route and address", () => {
     const seen: SeenHost = {
       ...withLink(done, { publicKey: publicKeyOf(9), group: 0 }),

@@ -712,6 +712,22 @@ test("down says why it could not take an address away, and only of another that 
   ]);
 }, 30_000);
 
+test("down takes away an interface that an agent was making when it was killed, and had no key yet", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  const data = join(host.directory, "data");
+  const before = await picture(host);
+  const place = ["--data-dir", data, "--interface", "mesh"];
+  expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
+  const state = { ...emptyState, interfaceName: "mesh" };
+  await new StateFile(join(data, "mesh.state"), await readBootId()).write(state);
+  await host.run(["wireguard-go", "mesh"], { detached: true });
+  expect(await picture(host)).not.toBe(before);
+  const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
+  expect([exit, stderr]).toEqual([0, expect.stringContaining("Done: ip link delete dev mesh")]);
+  expect(await picture(host)).toBe(before);
+}, 30_000);
+
 test("down leaves an interface that is not ours alone, and says so", async () => {
   await using lab = await Lab.create();
   const host = await hostIn(lab);
