@@ -80,7 +80,8 @@ export class Registry {
   readonly #rules: AdmissionRules;
   #errands: Errand<never>[] = [];
   /** Why the store could not keep, as it was logged; undefined while it can. */
-  #storeFailure: string | undefined;
+  /** Of the last try, and whether it was to store a change: then only a change that is stored ends it. */
+  #storeFailure: { readonly message: string; readonly isOfChange: boolean } | undefined;
 
   /** Throws SettingsError when the store cannot be read. */
   constructor(settings: RegistrySettings) {
@@ -218,7 +219,7 @@ export class Registry {
 
   /** Makes sure that everything is still kept. For now and then: a node that changes nothing would not find out. */
   ensureKept(): void {
-    this.#keep((store) => store.ensure(() => this.#whole()));
+    this.#keep((store) => store.ensure(() => this.#whole()), { isChange: false });
   }
 
   #forgetAllowed(turn: Turn, id: NodeId): void {
@@ -284,7 +285,10 @@ export class Registry {
     const turn: Turn = { changes: [], undo: [], effects: [] };
     const answers = errands.map(({ judge }) => judge(turn));
     const { changes } = turn;
-    if (changes.length > 0 && !this.#keep((store) => store.commit(changes, () => this.#whole()))) {
+    if (
+      changes.length > 0 &&
+      !this.#keep((store) => store.commit(changes, () => this.#whole()), { isChange: true })
+    ) {
       for (const undo of turn.undo.toReversed()) undo();
       // Refusals too: they may rest on a change that did not come to be.
       const refusal = unavailable("Cannot store the change: try again");
@@ -296,19 +300,22 @@ export class Registry {
   }
 
   /** False, and logged once, when the store could not. */
-  #keep(keep: (store: NodeStore) => Kept): boolean {
+  #keep(keep: (store: NodeStore) => Kept, { isChange }: { readonly isChange: boolean }): boolean {
     const { store, log } = this.#settings;
     let kept: Kept;
     try {
       kept = keep(store);
     } catch (error) {
       const message = describeError(error);
-      if (this.#storeFailure !== message) log.error(message);
-      this.#storeFailure = message;
+      if (this.#storeFailure?.message !== message) log.error(message);
+      this.#storeFailure = { message, isOfChange: isChange };
       return false;
     }
     if (kept === "anew") log.warn("The database was gone: everything was written into a new one");
-    if (this.#storeFailure !== undefined) log.info("Changes can be stored again");
+    // A file in its place has had nothing written to it: on a full disk too.
+    const hasWritten = isChange || kept === "anew";
+    if (this.#storeFailure === undefined || (this.#storeFailure.isOfChange && !hasWritten)) return true;
+    log.info("Changes can be stored again");
     this.#storeFailure = undefined;
     return true;
   }

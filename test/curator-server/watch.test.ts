@@ -419,6 +419,28 @@ test("of a node that changes its key for ever the newest former ones are kept fr
   expect(store.load().keys.size).toBe(1 + maxFormerKeys + 2);
 });
 
+test("a store that is found in its place is not taken for one that can be written again", async () => {
+  const store = new MemoryStore();
+  const commit = store.commit.bind(store);
+  let failing = true;
+  store.commit = (changes) => {
+    if (failing) throw new Error("disk full");
+    return commit(changes);
+  };
+  const lines: string[] = [];
+  const note = (message: string): void => void lines.push(message);
+  const at = await cluster({ store, log: { debug() {}, info: note, warn: note, error: note } });
+  const about = (): readonly string[] => lines.filter((line) => /disk full|stored again/.test(line));
+  for (let round = 0; round < 3; round++) {
+    expect(await at.report("a", "192.0.2.1")).toBe("UNAVAILABLE");
+    at.server.registry.ensureKept();
+  }
+  expect(about()).toEqual(["disk full"]);
+  failing = false;
+  expect(await at.report("a", "192.0.2.1")).toBe("OK");
+  expect(about()).toEqual(["disk full", "Changes can be stored again"]);
+});
+
 test("a store that cannot be written: UNAVAILABLE, nothing changed, no event, and all well afterwards", async () => {
   const store = new MemoryStore();
   const commit = store.commit.bind(store);
