@@ -11,7 +11,7 @@ import { escapeUnsafe } from "./core/printable.ts";
 /**
  * Exit statuses, after sysexits(3), so that a unit file can say `RestartPreventExitStatus=64 78`.
  *
- * `problems` is `status --check` only; `temporary`: `--once` ran out of time, or another agent holds the place.
+ * `temporary`: the same may well work later.
  */
 export const exitStatus = {
   ok: 0,
@@ -44,7 +44,7 @@ export const exitMeanings: readonly (readonly [ExitStatus, string])[] = [
   ],
   [
     exitStatus.temporary,
-    "`--once` ran out of time, also for a file that could not be written meanwhile; or another agent holds the place (`run`, `down`)",
+    "`--once` ran out of time, also for a file that could not be written meanwhile; another agent holds the place (`run`, `down`); or the Curator cannot store the change (`node remove`, `node allow`)",
   ],
   [
     exitStatus.settings,

@@ -114,7 +114,7 @@ export async function changeMembership(
   return answer.outcome;
 }
 
-/** What the Curator answers when all is well. Throws as `readNodes`, and with exit 78 what it refuses. */
+/** What the Curator answers when all is well. Throws as `readNodes`, and what it refuses with exit 78, what it cannot do now with 75. */
 async function ask<T>(
   dataDirectory: string,
   schema: v.GenericSchema<unknown, T>,
@@ -139,7 +139,11 @@ async function ask<T>(
   if (found.ok && answer.success) return answer.output;
   const failed = v.safeParse(failureAnswer, body);
   if (!found.ok && failed.success) {
-    throw new ClusternetError(escapeUnsafe(failed.output.error), { exit: exitStatus.settings });
+    const isTemporary = found.status === 503;
+    throw new ClusternetError(escapeUnsafe(failed.output.error), {
+      ...(isTemporary ? { hint: "The Curator's log says why it cannot, like a full disk" } : {}),
+      exit: isTemporary ? exitStatus.temporary : exitStatus.settings,
+    });
   }
   throw new ClusternetError(
     `Cannot understand the Curator at socket ${quotePath(path)}: HTTP ${found.status}, and not what is expected of one`,

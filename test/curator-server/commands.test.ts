@@ -553,6 +553,23 @@ describe("clusternet node", () => {
     ]);
   });
 
+  test.each([
+    ["remove", nodeRemove],
+    ["allow", nodeAllow],
+  ])("%s that the Curator cannot store: exit 75, and where the cause is told", async (_verb, run) => {
+    await startWithNodes();
+    const { dataDir } = options();
+    renameSync(join(dataDir, "curator.db"), join(dataDir, "elsewhere"));
+    writeFileSync(join(dataDir, "curator.db"), "somebody else's");
+    const id = run === nodeRemove ? "a" : "gone";
+    const error = await thrownBy(() => run({ dataDir }, id, { stdout() {} }));
+    expect([error.exit, error.message, error.hint]).toEqual([
+      75,
+      "Cannot store the change: try again",
+      "The Curator's log says why it cannot, like a full disk",
+    ]);
+  });
+
   test("an ID may hold what a shell or a path makes something of", async () => {
     const running = await start();
     const { dataDir } = options();
