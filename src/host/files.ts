@@ -4,7 +4,7 @@
  * A text is written to a temporary file in the same directory, with its final mode before its first byte,
  * flushed, and only then given its name; the directory is flushed last, since a rename is not on the disk before
  * that. What a crash leaves is a temporary file that nobody reads; `removeLeftovers` takes it away at the next
- * start. Nothing here follows a symbolic link when writing.
+ * start, or `down`. Nothing here follows a symbolic link when writing.
  *
  * A call that may wait for the disk is left to a thread, so that this program goes on meanwhile. When a file is
  * written the calls that the kernel answers from memory are made at once, since handing one over costs more than it does.

@@ -721,11 +721,15 @@ test("down takes away an interface that an agent was making when it was killed, 
   expect((await clusternet(["pubkey", ...place], { inside: host })).exit).toBe(0);
   const state = { ...emptyState, interfaceName: "mesh" };
   await new StateFile(join(data, "mesh.state"), await readBootId()).write(state);
+  // As a crash leaves it half written, with the key in it.
+  const leftover = join(data, ".mesh.conf.0123456789abcdef.clusternet-tmp");
+  writeFileSync(leftover, "[Interface]\n", { mode: 0o600 });
   await host.run(["wireguard-go", "mesh"], { detached: true });
   expect(await picture(host)).not.toBe(before);
   const { exit, stderr } = await clusternet(["down", ...place], { inside: host });
   expect([exit, stderr]).toEqual([0, expect.stringContaining("Done: ip link delete dev mesh")]);
   expect(await picture(host)).toBe(before);
+  expect(existsSync(leftover)).toBe(false);
 }, 30_000);
 
 test("down leaves an interface that is not ours alone, and says so", async () => {
