@@ -101,18 +101,21 @@ export interface PullState {
 /** Problems that keep the whole interface from working. */
 const blocking: ReadonlySet<Problem["kind"]> = new Set(["port-in-use", "interface-foreign"]);
 
+/** Nothing has been heard or applied yet. */
+export const initialPullState: PullState = {
+  mesh: { peers: [] },
+  applied: false,
+  compared: false,
+  holds: false,
+  heardOut: false,
+  stream: 0,
+  curators: [],
+};
+
 const nothing: NodeEvent = { nodes: [], tombstones: [], lastBacklogged: false };
 
 export class Pull {
-  readonly state = new Value<PullState>({
-    mesh: { peers: [] },
-    applied: false,
-    compared: false,
-    holds: false,
-    heardOut: false,
-    stream: 0,
-    curators: [],
-  });
+  readonly state = new Value<PullState>(initialPullState);
   readonly #settings: PullSettings;
   readonly #parts: PullParts;
   readonly #pace: Pace;

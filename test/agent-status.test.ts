@@ -6,7 +6,7 @@ import { Value } from "../src/async.ts";
 import { planAnnouncement } from "../src/core/announcement.ts";
 import type { SeenHost, SeenInterface } from "../src/core/host-state.ts";
 import type { Problem } from "../src/core/problem.ts";
-import type { PullState } from "../src/pull.ts";
+import { initialPullState, type PullState } from "../src/pull.ts";
 import { FakeClock } from "./fakes/clock.ts";
 import { FakeFollower } from "./fakes/follower.ts";
 import { privateKeyOf, wantedHost } from "./fakes/wanted.ts";
@@ -19,15 +19,6 @@ interface Parts {
   readonly read?: () => Promise<SeenHost>;
 }
 
-const nothing: PullState = {
-  mesh: { peers: [] },
-  applied: false,
-  compared: false,
-  holds: false,
-  heardOut: false,
-  stream: 0,
-  curators: [],
-};
 const link: SeenInterface = {
   index: 7,
   name: "clusternet",
@@ -70,7 +61,7 @@ async function statusOf({ state, problems = [], restedSeconds = {}, read = forev
   const turned = (loop: keyof typeof restedSeconds): { readonly lastTurnMs: number } => ({
     lastTurnMs: clock.nowMs() - (restedSeconds[loop] ?? 0) * 1_000,
   });
-  const pullState = { ...nothing, ...state };
+  const pullState = { ...initialPullState, ...state };
   const told: Told = {
     startedAt,
     key: privateKeyOf(1),

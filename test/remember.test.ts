@@ -7,7 +7,7 @@ import { AgentMemory, emptyState } from "../src/host/state-file.ts";
 import { silentLogger } from "../src/log.ts";
 import { alwaysAnswered, type SourceState } from "../src/own.ts";
 import { Prefixes } from "../src/prefixes.ts";
-import type { PullState } from "../src/pull.ts";
+import { initialPullState } from "../src/pull.ts";
 import { rememberCurators, rememberPodPrefixes } from "../src/remember.ts";
 import { FakeFollower } from "./fakes/follower.ts";
 import { nodeIdOf } from "./fakes/wanted.ts";
@@ -115,15 +115,7 @@ test.each<{
 test("rememberCurators() tries and keeps each list of Curators once, none when there are none, and goes on when it cannot", async () => {
   const memory = new CountedMemory(emptyState);
   const curator = new FakeFollower();
-  const state = new Value<PullState>({
-    mesh: { peers: [] },
-    applied: false,
-    compared: false,
-    holds: false,
-    heardOut: false,
-    stream: 0,
-    curators: [],
-  });
+  const state = new Value(initialPullState);
   const stop = new AbortController();
   const running = rememberCurators({ curator, log: silentLogger }, { state, memory }, stop.signal);
   const tell = async (curators: readonly LearnedCurator[], count: number): Promise<void> => {
