@@ -420,13 +420,8 @@ test("of a node that changes its key for ever the newest former ones are kept fr
 });
 
 test("a store that is found in its place is not taken for one that can be written again", async () => {
-  const store = new MemoryStore();
-  const commit = store.commit.bind(store);
-  let failing = true;
-  store.commit = (changes) => {
-    if (failing) throw new Error("disk full");
-    return commit(changes);
-  };
+  const disk = { isFull: true };
+  const store = storeOn(disk);
   const lines: string[] = [];
   const note = (message: string): void => void lines.push(message);
   const at = await cluster({ store, log: { debug() {}, info: note, warn: note, error: note } });
@@ -436,19 +431,14 @@ test("a store that is found in its place is not taken for one that can be writte
     at.server.registry.ensureKept();
   }
   expect(about()).toEqual(["disk full"]);
-  failing = false;
+  disk.isFull = false;
   expect(await at.report("a", "192.0.2.1")).toBe("OK");
   expect(about()).toEqual(["disk full", "Changes can be stored again"]);
 });
 
 test("a store that cannot be written: UNAVAILABLE, nothing changed, no event, and all well afterwards", async () => {
-  const store = new MemoryStore();
-  const commit = store.commit.bind(store);
-  let failing = false;
-  store.commit = (changes) => {
-    if (failing) throw new Error("disk full");
-    return commit(changes);
-  };
+  const disk = { isFull: false };
+  const store = storeOn(disk);
   const errors: string[] = [];
   const at = await cluster({
     store,
@@ -459,20 +449,31 @@ test("a store that cannot be written: UNAVAILABLE, nothing changed, no event, an
   const watch = stream(at, "x");
   const picture = await watch.next();
 
-  failing = true;
+  disk.isFull = true;
   expect(await at.announce("a", keyOf(2), ["10.192.2.0/24"])).toBe("UNAVAILABLE");
   expect(await at.report("b", "192.0.2.2")).toBe("UNAVAILABLE");
   expect(await at.server.registry.remove("a" as NodeId)).toMatchObject({ message: expect.any(String) });
   expect(errors).toEqual(["disk full"]);
   expect(await stream(at, "y").next()).toEqual(picture);
 
-  failing = false;
+  disk.isFull = false;
   await at.report("b", "192.0.2.2");
   // Neither the key nor the prefix of the change that failed is taken.
   expect(await at.announce("b", keyOf(2), ["10.192.2.0/24"])).toBe("OK");
   expect(await at.announce("b", keyOf(1), [])).toBe("INVALID_ARGUMENT");
   expect((await watch.next()).nodes[0]?.id).toBe("b");
 });
+
+/** A store that keeps nothing while its disk is full. */
+function storeOn(disk: { readonly isFull: boolean }): MemoryStore {
+  const store = new MemoryStore();
+  const commit = store.commit.bind(store);
+  store.commit = (changes) => {
+    if (disk.isFull) throw new Error("disk full");
+    return commit(changes);
+  };
+  return store;
+}
 
 function storedNode(id: string, number: number): StoredNode {
   return {
