@@ -20,6 +20,9 @@ const unimplemented = { code: 12, message: "not leader" };
 /** As long as memory may take to be given back after a flood. */
 const restOfMemory = (): Promise<void> => Bun.sleep(long ? 15_000 : 6_000);
 
+/** More than the collector's ups and downs (4 MB were seen): over 40,000 events, 250 bytes that each leaves behind. */
+const leakMb = 10;
+
 let lab: Lab;
 beforeAll(async () => {
   lab = await Lab.create();
@@ -314,7 +317,7 @@ test.each(long ? [1_000, 3_000] : [1_000])(
     const second = await changeTenTimes(1);
     // The better one: the machine may have had something else to do during the other.
     expect(Math.min(first, second)).toBeLessThan(2_000);
-    const after = await memoryComesDownTo(pid, 1.2 * before);
+    const after = await memoryComesDownTo(pid, before + leakMb);
     console.log(`memory with ${count} nodes that change: ${before.toFixed(1)}, then ${after.toFixed(1)} MB`);
   },
   180_000,
@@ -334,7 +337,7 @@ test.concurrent("memory after churn is what it was after the first 20,000 events
     }
   });
   expect(outcome).toEqual(unharmed);
-  const after = await memoryComesDownTo(pid, 1.2 * before);
+  const after = await memoryComesDownTo(pid, before + leakMb);
   console.log(`memory after churn: ${before.toFixed(1)} MB, then ${after.toFixed(1)} MB`);
 }, 300_000);
 
