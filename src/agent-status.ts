@@ -3,7 +3,6 @@
  */
 import type { Agent } from "./agent.ts";
 import type { SeenHost } from "./core/host-state.ts";
-import { removedProblem } from "./curator/connection.ts";
 import { messageOf } from "./errors.ts";
 import type { RunningAgent } from "./start.ts";
 import { buildStatus, fromFileRemark, type Status } from "./status.ts";
@@ -47,7 +46,6 @@ export class AgentStatus implements StatusHandlers {
     const own = running?.own.get();
     const seen = read ?? state?.seen;
     const problems = this.#agent.problems.current();
-    const removed = removedProblem(self).message;
     return buildStatus({
       version,
       agent: {
@@ -61,7 +59,7 @@ export class AgentStatus implements StatusHandlers {
       node: {
         id: self,
         announced: pushed?.announced?.prefixes ?? [],
-        removed: problems.some(({ message }) => message === removed),
+        removed: problems.some(({ isRemoval }) => isRemoval === true),
         ...(running === undefined ? {} : { publicKey: running.key.publicKey }),
         ...(own?.externalAddress === undefined ? {} : { externalAddress: own.externalAddress }),
         ...(pushed?.announcedAt === undefined ? {} : { announcedAt: pushed.announcedAt }),

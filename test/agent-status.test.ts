@@ -5,7 +5,9 @@ import { AgentStatus, type Told } from "../src/agent-status.ts";
 import { Value } from "../src/async.ts";
 import { planAnnouncement } from "../src/core/announcement.ts";
 import type { SeenHost, SeenInterface } from "../src/core/host-state.ts";
+import type { NodeId } from "../src/core/node.ts";
 import type { Problem } from "../src/core/problem.ts";
+import { removedProblem } from "../src/curator/connection.ts";
 import { initialPullState, type PullState } from "../src/pull.ts";
 import { FakeClock } from "./fakes/clock.ts";
 import { FakeFollower } from "./fakes/follower.ts";
@@ -144,6 +146,22 @@ test.each<{
     remarks: status.remarks(),
     unhealthy: status.unhealthy(),
   }).toEqual({ notReady: [], remarks: [], unhealthy: [], ...want });
+});
+
+test.each<{ name: string; problem: Problem; want: boolean }>([
+  {
+    name: "removed by a problem that says so, whatever its words",
+    problem: { kind: "announce-refused", nodeId: "a" as NodeId, message: "gone", isRemoval: true },
+    want: true,
+  },
+  {
+    name: "no removed one by a refusal of another kind in the same words",
+    problem: { ...removedProblem("a" as NodeId), isRemoval: false },
+    want: false,
+  },
+])("AgentStatus shows this node as $name", async ({ problem, want }) => {
+  const { status } = await statusOf({ problems: [problem], read: () => Promise.resolve(hostWith(1_420)) });
+  expect((await status.status()).node.removed).toBe(want);
 });
 
 test("AgentStatus says of an agent that starts that it does", () => {

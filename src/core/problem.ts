@@ -41,6 +41,8 @@ export interface Problem {
   /** The other node's ID, this node's own for its announcement; absent for the host and the Curator. */
   readonly nodeId?: NodeId;
   readonly message: string;
+  /** True: by the Curator's word this node is none of the cluster's any more. */
+  readonly isRemoval?: boolean;
 }
 
 /** Longest piece of foreign text that a message shows unless it says otherwise, in characters. */

@@ -76,6 +76,7 @@ export function removedProblem(self: NodeId): Problem {
   return {
     kind: "announce-refused",
     nodeId: self,
+    isRemoval: true,
     message:
       `This node was removed from the cluster: the Curator knows no node ${quote(self)} (NOT_FOUND). The mesh stays as ` +
       `it was; \`${command}\` on the Curator's machine, with --data-dir where the Curator has one, lets this node in again`,
