@@ -20,7 +20,7 @@ import type { Prefix } from "./core/prefix.ts";
 import type { Problem } from "./core/problem.ts";
 import { WgConfigText } from "./core/wg-config.ts";
 import type { CuratorFollower, StreamEvent } from "./curator/follower.ts";
-import { describeError, describeInLine } from "./errors.ts";
+import { describeInLine } from "./errors.ts";
 import type { FileStamp, Kept } from "./host/files.ts";
 import type { Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
@@ -148,7 +148,7 @@ export class Pull {
       this.#pace.noteResync();
     } else {
       await this.look(signal).catch((error: unknown) => {
-        this.#parts.log.warn("Cannot read this host yet", { error: describeError(error) });
+        this.#parts.log.warn("Cannot read this host yet", { error: describeInLine(error) });
       });
     }
     if (fileTime !== undefined) this.#told.tellFile(this.mesh, fileTime);

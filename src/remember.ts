@@ -5,7 +5,7 @@
  */
 import type { Watched } from "./async.ts";
 import type { Agent } from "./agent.ts";
-import { describeError } from "./errors.ts";
+import { describeInLine } from "./errors.ts";
 import type { AgentMemory } from "./host/state-file.ts";
 import { podNetworkToRemember, type OwnSources } from "./own.ts";
 import type { PullState } from "./pull.ts";
@@ -25,7 +25,7 @@ export async function rememberCurators(
       await memory.learn(curators);
       log.debug("Learned the Curators of the cluster", { count: curators.length });
     } catch (error) {
-      log.warn("Cannot remember the Curators of the cluster", { error: describeError(error) });
+      log.warn("Cannot remember the Curators of the cluster", { error: describeInLine(error) });
     }
   }
 }
@@ -47,7 +47,7 @@ export async function rememberPodPrefixes(
     try {
       await memory.rememberPodNetwork(next);
     } catch (error) {
-      log.warn("Cannot remember the pod prefixes of this node", { error: describeError(error) });
+      log.warn("Cannot remember the pod prefixes of this node", { error: describeInLine(error) });
     }
   };
   const follow = async (source: Watched<unknown>): Promise<void> => {

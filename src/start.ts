@@ -7,7 +7,7 @@
 import { begin } from "./async.ts";
 import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { secretForms, type PrivateKey } from "./core/key.ts";
-import { describeError, messageOf } from "./errors.ts";
+import { describeInLine } from "./errors.ts";
 import { createRunCommand, runUntil } from "./host/command.ts";
 import { batchIp } from "./host/ip-batch.ts";
 import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
@@ -132,14 +132,12 @@ async function startInPlace(
 
 /** What a crash may have left goes; what a run with another --interface has left is gone on with. */
 async function tidyDirectory({ dataDirectory, interfaceName, log }: Agent): Promise<void> {
-  await removeLeftovers(dataDirectory).catch((error: unknown) => {
-    log.debug("Cannot remove what a crash may have left in the data directory", { error: messageOf(error) });
-  });
+  await removeLeftovers(dataDirectory, log);
   try {
     const former = await adoptFormerFiles(dataDirectory, interfaceName);
     if (former !== undefined) log.info("The interface has another name now", { former });
   } catch (error) {
     // A disk that cannot be written, say: the start goes on without.
-    log.warn(describeError(error));
+    log.warn(describeInLine(error));
   }
 }

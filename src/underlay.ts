@@ -18,7 +18,7 @@ import {
   type Underlay,
 } from "./core/underlay.ts";
 import type { CuratorFollower } from "./curator/follower.ts";
-import { describeError } from "./errors.ts";
+import { describeInLine } from "./errors.ts";
 import { runUntil, type RunCommand } from "./host/command.ts";
 import { readUnderlay } from "./host/underlay.ts";
 import type { Logger } from "./log.ts";
@@ -144,7 +144,7 @@ export class UnderlayFollower {
       // Said once, not at every try.
       if (!this.#failed) {
         log.warn("Cannot read the underlay, going on with what was known of it", {
-          error: describeError(error),
+          error: describeInLine(error),
         });
       }
       this.#failed = true;

@@ -21,7 +21,7 @@ import type { Registry } from "../curator-server/registry.ts";
 import { openSqliteStore } from "../curator-server/sqlite-store.ts";
 import { MemoryStore } from "../curator-server/store.ts";
 import { tlsTransport } from "../curator-server/tls.ts";
-import { describeError, exitStatus, type ExitStatus } from "../errors.ts";
+import { describeInLine, exitStatus, type ExitStatus } from "../errors.ts";
 import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { ensureDataDirectory } from "../host/files.ts";
 import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
@@ -137,7 +137,7 @@ async function keepInPlace(
       await admin.ensure();
       failure = undefined;
     } catch (error) {
-      const message = describeError(error);
+      const message = describeInLine(error);
       if (message !== failure) log.error(message);
       failure = message;
     }

@@ -11,14 +11,7 @@ import { renderStep } from "../core/host-commands.ts";
 import { isRoutedElsewhere } from "../core/host-plan.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
 import { containsAddress, parseAddress, type Prefix } from "../core/prefix.ts";
-import {
-  ClusternetError,
-  type ExitStatus,
-  SettingsError,
-  describeError,
-  exitStatus,
-  messageOf,
-} from "../errors.ts";
+import { ClusternetError, type ExitStatus, SettingsError, describeInLine, exitStatus } from "../errors.ts";
 import { createFollowCommand, createRunCommand, findProgram, type RunCommand } from "../host/command.ts";
 import { removeLeftovers } from "../host/files.ts";
 import { createHost } from "../host/host.ts";
@@ -62,12 +55,8 @@ async function takeAway(
   { log, clock }: Pick<CommandContext, "log" | "clock">,
 ): Promise<ExitStatus> {
   const pathOf = (ending: string): string => join(dataDirectory, `${interfaceName}.${ending}`);
-  if (existsSync(dataDirectory)) {
-    // No start may come after this one, and what a crash left half written may hold the private key.
-    await removeLeftovers(dataDirectory).catch((error: unknown) => {
-      log.warn("Cannot remove what a crash may have left in the data directory", { error: messageOf(error) });
-    });
-  }
+  // No start may come after this one.
+  if (existsSync(dataDirectory)) await removeLeftovers(dataDirectory, log);
   const stateFile = new StateFile(pathOf("state"), await readBootId());
   const state = await stateFile.read(log);
   const last = await new MeshFile(pathOf("conf")).read();
@@ -155,7 +144,7 @@ async function ownKey(path: string, log: Logger): Promise<PublicKey> {
     if (found !== undefined) return found.key.publicKey;
   } catch (error) {
     if (!(error instanceof SettingsError)) throw error;
-    log.warn(describeError(error));
+    log.warn(describeInLine(error));
   }
   return privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32))).publicKey;
 }

@@ -9,7 +9,7 @@
 import type { PublicKey } from "../core/key.ts";
 import type { NodeId } from "../core/node.ts";
 import { parsePrefix, type Prefix } from "../core/prefix.ts";
-import { describeError, SettingsError } from "../errors.ts";
+import { describeInLine, SettingsError } from "../errors.ts";
 import type { NodeClusterNetworking } from "../gen/common.ts";
 import type { UpdateNodeStatusRequest } from "../gen/curator.ts";
 import type { Logger } from "../log.ts";
@@ -306,7 +306,7 @@ export class Registry {
     try {
       kept = keep(store);
     } catch (error) {
-      const message = describeError(error);
+      const message = describeInLine(error);
       if (this.#storeFailure?.message !== message) log.error(message);
       this.#storeFailure = { message, isOfChange: isChange };
       return false;

@@ -26,6 +26,7 @@ import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { quotePath, type Problem } from "../core/problem.ts";
 import { ClusternetError, SettingsError, isSystemError, systemReason } from "../errors.ts";
+import type { Logger } from "../log.ts";
 
 /** Mode of every file that may hold a secret. */
 export const privateMode = 0o600;
@@ -85,10 +86,20 @@ async function isDirectory(path: string): Promise<boolean> {
   }
 }
 
-/** Removes what a crash left half written in the directory. Call it only while holding the directory's lock. */
-export async function removeLeftovers(directory: string): Promise<void> {
-  for (const name of await readdir(directory)) {
-    if (temporaryName.test(name)) await removeIfThere(join(directory, name));
+/**
+ * Removes what a crash left half written in the directory; it may hold the private key. What cannot be removed is logged
+ * and keeps nobody from anything. Call it only while holding the directory's lock.
+ */
+export async function removeLeftovers(directory: string, log: Pick<Logger, "warn">): Promise<void> {
+  try {
+    for (const name of await readdir(directory)) {
+      if (temporaryName.test(name)) await removeIfThere(join(directory, name));
+    }
+  } catch (error) {
+    log.warn("Cannot remove what a crash may have left in the data directory", {
+      directory,
+      reason: systemReason(error),
+    });
   }
 }
 

@@ -145,7 +145,7 @@ export class StateFile {
     } catch (error) {
       if (!(error instanceof ClusternetError)) throw error;
       logger.warn("State file cannot be used, going on without what it remembered", {
-        file: quotePath(this.path),
+        file: this.path,
         reason: messageOf(error),
       });
       return emptyState;

@@ -16,6 +16,7 @@ import {
   syncDirectoryNow,
   type Content,
 } from "../../src/host/files.ts";
+import { silentLogger } from "../../src/log.ts";
 import { failure, octal, onDisk, withDirectory } from "./temporary.ts";
 
 /** Names in the directory with mode and text, sorted. */
@@ -240,8 +241,24 @@ test("removeLeftovers() takes away what a crash left half written, and nothing e
     const left = ".private.key.0123456789abcdef.clusternet-tmp";
     const keep = [".hidden", ".x.0123456789abcde.clusternet-tmp", "f", "x.0123456789abcdef.clusternet-tmp"];
     for (const name of [left, ...keep]) await writeFile(join(directory, name), "");
-    await removeLeftovers(directory);
+    await removeLeftovers(directory, silentLogger);
     expect((await readdir(directory)).toSorted()).toEqual(keep);
+  });
+});
+
+test("removeLeftovers() says what it could not take away, and throws nothing", async () => {
+  await withDirectory(async (directory) => {
+    const left = join(directory, ".private.key.0123456789abcdef.clusternet-tmp");
+    // Which unlink refuses.
+    await mkdir(left);
+    const told: unknown[] = [];
+    await removeLeftovers(directory, { warn: (...line) => told.push(line) });
+    expect(told).toEqual([
+      [
+        "Cannot remove what a crash may have left in the data directory",
+        { directory, reason: expect.stringMatching(/^E(ISDIR|PERM): [a-z ]+$/) },
+      ],
+    ]);
   });
 });
 
@@ -263,7 +280,7 @@ test("a process killed at any instant of a write leaves the old content or the n
       const text = await readFile(path, "utf8");
       expect(text === "old" || text === `new${"x".repeat(300_000)}`).toBe(true);
     }
-    await removeLeftovers(directory);
+    await removeLeftovers(directory, silentLogger);
     expect(await readdir(directory)).toEqual(["f"]);
   });
 });

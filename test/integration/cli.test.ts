@@ -444,6 +444,23 @@ test("down holds the interface while it works, also without a data directory", a
   expect(readFileSync(seen, "utf8")).toMatch(new RegExp(` @clusternet/${interfaceName}$`, "m"));
 });
 
+test("down says what is wrong with the key and the state file in one line each, and paths as they are", async () => {
+  const [key, state] = [join(directory, "private.key"), join(directory, "m.state")];
+  writeFileSync(key, "", { mode: 0o600 });
+  writeFileSync(state, "{", { mode: 0o600 });
+  const { exit, stderr } = await clusternet(["down", "--data-dir", directory, "--interface", "m"]);
+  const lines = stderr.split("\n").map((line) => line.replace(/^\S+ +/, ""));
+  expect([exit, lines]).toEqual([
+    0,
+    [
+      `WARN  State file cannot be used, going on without what it remembered file=${state} reason="it is not JSON"`,
+      `WARN  Cannot use private key "${key}": it is empty, expected 44 characters of base64; ` +
+        "hint: Put the right key back, or remove the file to get a new key: other nodes will see this node's public key change",
+      "",
+    ],
+  ]);
+});
+
 test("down without iproute2 ends with 69 and says what is missing", async () => {
   const { exit, stderr } = await clusternet(["down", "--data-dir", directory], { env: { PATH: directory } });
   expect([exit, stderr]).toEqual([69, 'Cannot run "ip": not found in PATH\n  hint: Install iproute2\n']);
