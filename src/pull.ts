@@ -127,6 +127,8 @@ export class Pull {
   #lastEventAt: Date | undefined;
   #heldAsked: number | undefined;
   #everApplied = false;
+  /** The last write of the file failed. */
+  #isFileBehind = false;
 
   constructor(settings: PullSettings, parts: PullParts) {
     this.#settings = settings;
@@ -166,6 +168,8 @@ export class Pull {
       signal,
     );
     await Promise.all([following, this.#watchOwn(signal), turning]);
+    // The disk may take again what it refused before: a start with no Curator has nothing else.
+    if (this.#isFileBehind) await this.#writeFile(this.wanted().file);
   }
 
   /** Reads this host: its addresses decide about other nodes' addresses (C4.6), so it comes before the first mesh. */
@@ -324,7 +328,7 @@ export class Pull {
   /** What the file is known by if it holds this. Never throws. */
   async #writeFile(
     pieces: readonly Uint8Array[],
-    onFlush: () => void,
+    onFlush: () => void = () => {},
   ): Promise<{ readonly stamp?: FileStamp; readonly isFailed: boolean }> {
     const { file, problems, tracker } = this.#parts;
     if (this.#settings.keepFile === true && !tracker.believed) return { isFailed: false };
@@ -332,9 +336,11 @@ export class Pull {
       const { stamp, isNew } = await file.write(pieces, onFlush);
       if (isNew) problems.replace("last-file", []);
       problems.replace("file", []);
+      this.#isFileBehind = false;
       return { stamp, isFailed: false };
     } catch (error) {
       problems.replace("file", [{ kind: "file-unwritable", message: describeInLine(error) }]);
+      this.#isFileBehind = true;
       return { isFailed: true };
     }
   }

@@ -285,6 +285,20 @@ describe("Pull", () => {
     await run.end();
   });
 
+  test("writes the file once more at its end when it could not be written before, and no other one", async () => {
+    const run = start();
+    run.file.fails = true;
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(500);
+    expect(run.kinds()).toEqual(["file-unwritable"]);
+    run.file.fails = false;
+    const { length } = run.log;
+    await run.end();
+    expect([run.log.slice(length), run.kinds()]).toEqual([["write"], []]);
+    expect(run.file.text).toContain("# node = b");
+  });
+
   test("leaves a file that cannot be used alone until a picture is believed", async () => {
     const run = start({ keepFile: true }, [], false);
     run.open();
