@@ -1,11 +1,12 @@
 /**
  * Keeps what a running agent needs in its data directory: the directory itself, the key file, the state file and the
- * status socket. What vanished is made again, what could not be written is tried again; neither holds anything else up.
+ * status socket. What vanished is made again, what could not be written is tried again, with backoff and from the moment
+ * on in which somebody could not write the state file; neither holds anything else up.
  * Looks also at the key of the credentials and at the directories, which are not ours to change: open to others they
  * are a problem while it lasts.
  */
 import { join } from "node:path";
-import type { Clock } from "./async.ts";
+import { applyBackoff, Backoff, type Clock } from "./async.ts";
 import type { PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
 import { openDirectoryProblems } from "./host/directory-mode.ts";
@@ -60,20 +61,24 @@ export class Housekeeping {
 
   /** Serves the status until `signal` aborts. Never throws: what cannot be done is reported and tried again. */
   async run(signal: AbortSignal): Promise<void> {
-    const { clock } = this.#parts;
+    const { clock, memory } = this.#parts;
     const everyMs = Math.min(this.#settings.resyncMs, longestRestMs);
+    const backoff = new Backoff(applyBackoff, clock);
     try {
       while (!signal.aborted) {
         this.#lastTurnMs = clock.nowMs();
-        await this.#turn();
-        await clock.sleep(everyMs, signal);
+        const isWhole = await this.#turn();
+        if (isWhole) backoff.reset();
+        const restMs = isWhole ? everyMs : Math.min(everyMs, backoff.next());
+        await memory.unwritten.wait(restMs, signal, clock);
       }
     } finally {
       await this.#server?.stop();
     }
   }
 
-  async #turn(): Promise<void> {
+  /** False: something could not be made or written. */
+  async #turn(): Promise<boolean> {
     const { dataDirectory, interfaceName, key, credentials } = this.#settings;
     const { locks, memory, handlers, problems, log } = this.#parts;
     const tasks: readonly (() => Promise<void>)[] = [
@@ -108,5 +113,6 @@ export class Housekeeping {
       "data-directory",
       failures.map((message) => ({ kind: "file-unwritable", message })),
     );
+    return failures.length === 0;
   }
 }

@@ -1,7 +1,7 @@
 /**
  * What a running agent learns that is a help for the next start, kept in the state file as it changes.
  *
- * What cannot be written now is written by housekeeping, or with the next change; until then only the help is missing.
+ * What cannot be written now is written by housekeeping as soon as it can be; until then only the help is missing.
  */
 import type { Watched } from "./async.ts";
 import type { Agent } from "./agent.ts";

@@ -9,7 +9,8 @@ import { createAgent, type Agent, type ServiceOptions } from "./agent.ts";
 import { AgentStatus } from "./agent-status.ts";
 import type { NodeId } from "./core/node.ts";
 import type { Problem, ProblemKind } from "./core/problem.ts";
-import { ClusternetError, exitStatus } from "./errors.ts";
+import { ClusternetError, describeInLine, exitStatus } from "./errors.ts";
+import type { AgentMemory } from "./host/state-file.ts";
 import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
 import { rememberCurators, rememberPodPrefixes } from "./remember.ts";
@@ -68,6 +69,7 @@ export class Service {
     });
     // Until all have ended: the place is not given free while one still writes.
     const ends = await Promise.allSettled(loops);
+    if (memory.isBehind) await this.#keepLastTime(memory);
     this.#running = undefined;
     running.locks.release();
     const bug = ends.find((end) => end.status === "rejected");
@@ -105,6 +107,17 @@ export class Service {
   /** What `/status` answers. */
   async status(): Promise<Status> {
     return await this.#status.status();
+  }
+
+  /** The disk may take again what it refused before: the next start, or `down`, has nothing else to know it by. */
+  async #keepLastTime(memory: AgentMemory): Promise<void> {
+    try {
+      await memory.keep();
+    } catch (error) {
+      this.#agent.log.warn(
+        `${describeInLine(error)}. The next start, or \`down\`, does not know what was added to this host since`,
+      );
+    }
   }
 
   /** The kernel's hints are for all who look at the host. */
@@ -150,14 +163,15 @@ export class Service {
     const running = this.#running;
     if (running === undefined) return ["the agent is starting"];
     const { heardOut, holds } = running.pull.state.get();
+    const isUnwritten =
+      running.memory.isBehind ||
+      this.#agent.problems.current().some(({ kind }) => kind === "file-unwritable");
     return [
       ...(running.sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
       ...(heardOut ? [] : ["no full picture has come from a Curator"]),
       ...(holds ? [] : ["the mesh is not applied"]),
       // The host is as wanted without them, but what comes after this run relies on them.
-      ...(this.#agent.problems.current().some(({ kind }) => kind === "file-unwritable")
-        ? ["not every file could be written"]
-        : []),
+      ...(isUnwritten ? ["not every file could be written"] : []),
       ...(running.push.isSettled
         ? []
         : [

@@ -8,6 +8,7 @@
 import { readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
+import { Bell } from "../async.ts";
 import {
   parseAddress,
   parseInterfacePrefix,
@@ -165,6 +166,9 @@ export class StateFile {
  * long as the program runs.
  */
 export class AgentMemory {
+  /** Rings when a change could not be written: for whoever calls `keep` until it is. */
+  readonly unwritten = new Bell();
+  #isBehind = false;
   #state: AgentState;
   readonly #file: StateFile | undefined;
   #writing: Promise<unknown> = Promise.resolve();
@@ -178,23 +182,28 @@ export class AgentMemory {
     return this.#state;
   }
 
+  /** The file does not hold what is remembered: the last write failed. */
+  get isBehind(): boolean {
+    return this.#isBehind;
+  }
+
   /** Remembers what the host has done. Throws ClusternetError when it cannot be written. */
   async set(next: Omit<AgentState, "learnedCurators" | "podNetwork">): Promise<void> {
     const { learnedCurators, podNetwork } = this.#state;
     this.#state = { ...next, learnedCurators, podNetwork };
-    await this.#write();
+    await this.#writeChange();
   }
 
   /** Remembers these Curators instead of those of before. Throws ClusternetError when it cannot be written. */
   async learn(curators: readonly RememberedCurator[]): Promise<void> {
     this.#state = { ...this.#state, learnedCurators: curators };
-    await this.#write();
+    await this.#writeChange();
   }
 
   /** Remembers this pod network instead of that of before. Throws ClusternetError when it cannot be written. */
   async rememberPodNetwork(podNetwork: RememberedPodNetwork | undefined): Promise<void> {
     this.#state = { ...this.#state, podNetwork };
-    await this.#write();
+    await this.#writeChange();
   }
 
   /** Writes what could not be written before, and the file when it has gone. Throws ClusternetError. */
@@ -202,11 +211,23 @@ export class AgentMemory {
     await this.#write();
   }
 
+  async #writeChange(): Promise<void> {
+    try {
+      await this.#write();
+    } catch (error) {
+      this.unwritten.poke();
+      throw error;
+    }
+  }
+
   async #write(): Promise<void> {
     const turn = this.#writing.then(() => this.#file?.write(this.#state));
-    this.#writing = turn.catch(() => {
-      // Told to whoever asked for this write; the next one is not hindered by it.
-    });
+    // A failure is told to whoever asked for this write; the next one is not hindered by it.
+    this.#writing = turn.then(
+      () => void (this.#isBehind = false),
+      () => void (this.#isBehind = true),
+    );
+    await this.#writing;
     await turn;
   }
 }

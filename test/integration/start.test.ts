@@ -326,6 +326,65 @@ describe("a disk", () => {
     expect(readFileSync(join(inside, "private.key"), "utf8")).toHaveLength(45);
   });
 
+  test.each([
+    {
+      name: "goes on",
+      end: async ({ process }: Agent, written: () => boolean): Promise<void> => {
+        await waitFor(written, {
+          limitMs: 15_000 + soonMs,
+          what: "the state",
+          detail: () => process.describe(),
+        });
+        process.kill("SIGKILL");
+        await process.exited;
+      },
+    },
+    {
+      name: "is stopped at once",
+      end: async ({ process }: Agent): Promise<void> => {
+        expect(await process.stop()).toEqual({ code: 0, signal: undefined });
+      },
+    },
+  ])(
+    "that was full gets the state of an agent that $name, and `down` takes its address away",
+    async ({ end }) => {
+      await using place = await Place.create();
+      const inside = await small(place);
+      await writeFile(join(inside, "private.key"), `${newKey().reveal()}\n`, { mode: 0o600 });
+      await fill(inside);
+      const address = "10.192.1.1";
+      const onLoopback = async (): Promise<boolean> =>
+        (await place.machine.exec(["ip", "-o", "address", "show", "dev", "lo"])).includes(address);
+      const state = join(inside, "clusternet.state");
+      const agent = place.spawn({ flags: ["--resync", "3600"] });
+      await agent.process.waitForLine(/WARN .*clusternet\.state.*problem=file-unwritable/, {
+        limitMs: soonMs,
+      });
+      await waitFor(onLoopback, { limitMs: soonMs, what: address, detail: () => agent.process.describe() });
+      expect(existsSync(state) ? readFileSync(state, "utf8") : "").not.toContain(address);
+      await rm(join(inside, "ballast"));
+      await end(agent, () => existsSync(state) && readFileSync(state, "utf8").includes(address));
+      expect(JSON.parse(readFileSync(state, "utf8"))).toMatchObject({ loopbackAddresses: [address] });
+      const taken = await place.command("down");
+      expect([taken.code, taken.stderr]).toEqual([0, expect.not.stringContaining("WARN")]);
+      expect(await onLoopback()).toBe(false);
+    },
+  );
+
+  test("that is still full when an agent is stopped makes it say what the next start will not know", async () => {
+    await using place = await Place.create();
+    const inside = await small(place);
+    await writeFile(join(inside, "private.key"), `${newKey().reveal()}\n`, { mode: 0o600 });
+    await fill(inside);
+    const { process } = place.spawn({ flags: ["--resync", "3600"] });
+    await process.waitForLine(/INFO .*Applied the mesh/, { limitMs: soonMs });
+    expect(await process.stop()).toEqual({ code: 0, signal: undefined });
+    expect(process.stderr).toMatch(
+      /WARN .*Cannot write .*clusternet\.state.*The next start, or `down`, does not know/,
+    );
+    await rm(join(inside, "ballast"));
+  });
+
   test("that is read-only is a problem with a key on it, and 78 without", async () => {
     await using place = await Place.create();
     await mkdir(place.data, { mode: 0o700 });
