@@ -188,3 +188,14 @@ export function describeInLine(error: unknown): string {
 export function isSystemError(error: unknown, code: string): boolean {
   return error instanceof Error && "code" in error && error.code === code;
 }
+
+/** True for an error of the system that says that this user may not, or for one with such a cause. */
+export function isForbidden(error: unknown): boolean {
+  const cause = error instanceof ClusternetError ? error.cause : error;
+  return ["EACCES", "EPERM"].some((code) => isSystemError(cause, code));
+}
+
+/** What to do about a file or directory that exists already and that this user may not use; nothing for other errors. */
+export function ownerHint(error: unknown): Pick<ErrorOptions, "hint"> {
+  return isForbidden(error) ? { hint: "Run this as root, or as the user who owns it" } : {};
+}

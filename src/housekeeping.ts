@@ -10,7 +10,7 @@ import { applyBackoff, Backoff, type Clock } from "./async.ts";
 import type { PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
 import { openDirectoryProblems } from "./host/directory-mode.ts";
-import { ensureDataDirectory, socketPath } from "./host/files.ts";
+import { ensurePrivateDirectory, socketPath } from "./host/files.ts";
 import { keyFileName, rewriteKeyFile } from "./host/key-file.ts";
 import type { Locks } from "./host/lock.ts";
 import type { PrivateServer } from "./host/private-socket.ts";
@@ -83,7 +83,7 @@ export class Housekeeping {
     const { locks, memory, handlers, problems, log } = this.#parts;
     const tasks: readonly (() => Promise<void>)[] = [
       async () => {
-        await ensureDataDirectory(dataDirectory);
+        await ensurePrivateDirectory(dataDirectory);
         locks.renew();
       },
       async () => {

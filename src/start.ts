@@ -10,7 +10,7 @@ import { secretForms, type PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
 import { createRunCommand, runUntil } from "./host/command.ts";
 import { batchIp } from "./host/ip-batch.ts";
-import { ensureDataDirectory, removeLeftovers, socketPath } from "./host/files.ts";
+import { ensurePrivateDirectory, removeLeftovers, socketPath } from "./host/files.ts";
 import type { LinuxHost } from "./host/host.ts";
 import { ensureKeyFile, readKeyFile } from "./host/key-file.ts";
 import { acquireLocks, type Locks } from "./host/lock.ts";
@@ -55,7 +55,7 @@ export async function startAgent(
   const { dataDirectory, interfaceName, clusterNets, clock } = agent;
   const startedAt = clock.wallTime();
   socketPath(dataDirectory, interfaceName);
-  await ensureDataDirectory(dataDirectory);
+  await ensurePrivateDirectory(dataDirectory);
   const locks = acquireLocks({
     dataDirectory,
     interfaceName,

@@ -23,7 +23,7 @@ import { MemoryStore } from "../curator-server/store.ts";
 import { tlsTransport } from "../curator-server/tls.ts";
 import { describeInLine, exitStatus, type ExitStatus } from "../errors.ts";
 import { openDirectoryProblems } from "../host/directory-mode.ts";
-import { ensureDataDirectory } from "../host/files.ts";
+import { ensurePrivateDirectory } from "../host/files.ts";
 import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
 import type { Logger, RedactingLogger } from "../log.ts";
@@ -62,7 +62,7 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   const clock = context.clock ?? systemClock;
   const { transport, renewal } = await transportOf(options, { log, clock });
   const dataDirectory = resolve(options.dataDir);
-  await ensureDataDirectory(dataDirectory);
+  await ensurePrivateDirectory(dataDirectory);
   const lock = acquireDirectoryLock(
     dataDirectory,
     "One Curator runs per data directory: stop that one, or choose another --data-dir",
@@ -131,7 +131,7 @@ async function keepInPlace(
     if (signal.aborted) return;
     await renewal?.look();
     try {
-      await ensureDataDirectory(dataDirectory);
+      await ensurePrivateDirectory(dataDirectory);
       lock.renew();
       registry.ensureKept();
       await admin.ensure();

@@ -10,12 +10,26 @@ import { join } from "node:path";
 import type { NodeId } from "../core/node.ts";
 import { shellCommand } from "../core/printable.ts";
 import { quotePath } from "../core/problem.ts";
-import { exitStatus, SettingsError, type ExitStatus } from "../errors.ts";
-import { ensureDataDirectory, isThere, makeFile, privateMode } from "../host/files.ts";
+import {
+  ClusternetError,
+  exitStatus,
+  ownerHint,
+  SettingsError,
+  systemReason,
+  type ExitStatus,
+} from "../errors.ts";
+import {
+  ensurePrivateDirectory,
+  isThere,
+  makeFile,
+  privateMode,
+  remedyOfDirectory,
+  type NamedDirectory,
+} from "../host/files.ts";
 import type { Logger } from "../log.ts";
 import { caProblem } from "../trust/certificate.ts";
 import { credentialNames } from "../trust/credential-files.ts";
-import { readCertificate, readKey, revealKey } from "../trust/credentials.ts";
+import { type PemRemedies, readCertificate, readKey, revealKey } from "../trust/credentials.ts";
 import { makeClusterCa, makeNodeCertificate, type KeyedCertificate } from "../trust/make-certificate.ts";
 
 export interface PkiInitOptions {
@@ -34,6 +48,14 @@ export interface PkiContext {
   readonly stdout: (text: string) => void;
 }
 
+const caDirectory: NamedDirectory = { what: "directory of the cluster CA", flag: "--ca-dir" };
+const outDirectory: NamedDirectory = { what: "directory of the credentials", flag: "--out" };
+
+const remediesOfCa: PemRemedies = {
+  unread: "--ca-dir says where `clusternet pki init` made the CA",
+  unfit: "CA and key belong together: put back the two files that `clusternet pki init` made",
+};
+
 /** The CA's own key, which stays where it was made. */
 const caKeyName = "ca-key.pem";
 /** Certificates are shown to everybody who connects. */
@@ -41,12 +63,16 @@ const publicMode = 0o644;
 
 /** Makes a cluster CA. Throws SettingsError when there is one, or the directory cannot be used. */
 export async function pkiInit({ caDir }: PkiInitOptions, { stdout }: PkiContext): Promise<ExitStatus> {
-  await ensureDataDirectory(caDir);
+  await ensurePrivateDirectory(caDir, caDirectory);
   const { certificate, key } = makeClusterCa(new Date());
-  await makeFiles(caDir, { what: "cluster CA", remedyOf: (found) => remedyOfCa(caDir, found) }, [
-    { name: caKeyName, text: revealKey(key), mode: privateMode },
-    { name: credentialNames.ca, text: pemOf(certificate), mode: publicMode },
-  ]);
+  await makeFiles(
+    caDir,
+    { what: "cluster CA", named: caDirectory, remedyOf: (found) => remedyOfCa(caDir, found) },
+    [
+      { name: caKeyName, text: revealKey(key), mode: privateMode },
+      { name: credentialNames.ca, text: pemOf(certificate), mode: publicMode },
+    ],
+  );
   stdout(
     `Made a cluster CA in ${caDir}\n` +
       `${caKeyName} makes nodes of this cluster: keep it on this machine, and a copy in a safe place\n`,
@@ -61,9 +87,9 @@ export async function pkiIssue(
   { log, stdout }: PkiContext,
 ): Promise<ExitStatus> {
   const ca = await readCa(caDir, log);
-  await ensureDataDirectory(out);
+  await ensurePrivateDirectory(out, outDirectory);
   const { certificate, key } = makeNodeCertificate(nodeId, ca, new Date());
-  await makeFiles(out, { what: "credentials", remedyOf: remedyOfCredentials }, [
+  await makeFiles(out, { what: "credentials", named: outDirectory, remedyOf: remedyOfCredentials }, [
     { name: credentialNames.key, text: revealKey(key), mode: privateMode },
     { name: credentialNames.cert, text: pemOf(certificate), mode: publicMode },
     { name: credentialNames.ca, text: pemOf(ca.certificate), mode: publicMode },
@@ -88,14 +114,19 @@ async function readCa(caDir: string, log: Logger): Promise<KeyedCertificate> {
       hint: remedyOfCa(caDir, found),
     });
   }
-  const certificate = await readCertificate("cluster CA", path);
-  const { key, isOpen } = await readKey("key of the cluster CA", keyPath);
+  const certificate = await readCertificate("cluster CA", path, remediesOfCa);
+  const { key, isOpen } = await readKey("key of the cluster CA", keyPath, remediesOfCa);
   if (isOpen)
     log.warn("Others may read the key of the cluster CA, and make nodes with it", { file: keyPath });
   const problem = caProblem(certificate);
-  if (problem !== undefined) throw new SettingsError(`Cannot use cluster CA ${quotePath(path)}: ${problem}`);
+  const hint = remediesOfCa.unfit;
+  if (problem !== undefined) {
+    throw new SettingsError(`Cannot use cluster CA ${quotePath(path)}: ${problem}`, { hint });
+  }
   if (!certificate.checkPrivateKey(key)) {
-    throw new SettingsError(`Cannot use key ${quotePath(keyPath)}: it is not the key of ${quotePath(path)}`);
+    throw new SettingsError(`Cannot use key ${quotePath(keyPath)}: it is not the key of ${quotePath(path)}`, {
+      hint,
+    });
   }
   return { certificate, key };
 }
@@ -115,8 +146,15 @@ const caNames = [caKeyName, credentialNames.ca];
 const nothingOverwritten = "Nothing is overwritten: choose another directory, or move away what is there";
 
 async function namesIn(directory: string, names: readonly string[]): Promise<readonly string[]> {
-  const there = await Promise.all(names.map((name) => isThere(join(directory, name))));
-  return names.filter((_name, index) => there[index]);
+  try {
+    const there = await Promise.all(names.map((name) => isThere(join(directory, name))));
+    return names.filter((_name, index) => there[index]);
+  } catch (error) {
+    throw new SettingsError(`Cannot look into directory ${quotePath(directory)}: ${systemReason(error)}`, {
+      cause: error,
+      ...ownerHint(error),
+    });
+  }
 }
 
 /**
@@ -144,7 +182,15 @@ function remedyOfCredentials({ there }: Found): string {
 /** Makes all of the files or none. `remedyOf` says what to do about those that are there. */
 async function makeFiles(
   directory: string,
-  { what, remedyOf }: { readonly what: string; readonly remedyOf: (found: Found) => string },
+  {
+    what,
+    named,
+    remedyOf,
+  }: {
+    readonly what: string;
+    readonly named: NamedDirectory;
+    readonly remedyOf: (found: Found) => string;
+  },
   files: readonly NewFile[],
 ): Promise<void> {
   const taken = (name: string, without: string, hint: string): SettingsError =>
@@ -169,7 +215,9 @@ async function makeFiles(
     }
   } catch (error) {
     for (const path of made) await unlink(path);
-    throw error;
+    if (error instanceof SettingsError || !(error instanceof ClusternetError)) throw error;
+    const { message, cause } = error;
+    throw new SettingsError(message, { cause, hint: remedyOfDirectory(error, named.flag) });
   }
 }
 

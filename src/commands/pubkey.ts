@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { secretForms } from "../core/key.ts";
 import { exitStatus, type ExitStatus } from "../errors.ts";
 import { openDirectoryProblems } from "../host/directory-mode.ts";
-import { ensureDataDirectory } from "../host/files.ts";
+import { ensurePrivateDirectory } from "../host/files.ts";
 import { ensureKeyFile, keyFileName } from "../host/key-file.ts";
 import type { PlaceSettings } from "../settings.ts";
 import type { CommandContext } from "./context.ts";
@@ -18,7 +18,7 @@ export async function pubkey(
   { dataDirectory }: PlaceSettings,
   { log, stdout }: Pick<CommandContext, "log" | "stdout">,
 ): Promise<ExitStatus> {
-  await ensureDataDirectory(dataDirectory);
+  await ensurePrivateDirectory(dataDirectory);
   const { key, problems } = await ensureKeyFile(join(dataDirectory, keyFileName));
   for (const form of secretForms(key)) log.redact(form);
   for (const problem of [...problems, ...(await openDirectoryProblems([dataDirectory]))])

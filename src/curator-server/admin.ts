@@ -7,7 +7,7 @@
 import * as v from "valibot";
 import { escapeUnsafe } from "../core/printable.ts";
 import { quotePath } from "../core/problem.ts";
-import { ClusternetError, exitStatus, messageOf, SettingsError } from "../errors.ts";
+import { ClusternetError, exitStatus, SettingsError } from "../errors.ts";
 import { socketPath } from "../host/files.ts";
 import { askPrivateSocket, servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
 import { curatorNodeId } from "./caller.ts";
@@ -46,9 +46,9 @@ export function startAdminSocket(dataDirectory: string, registry: Registry): Pri
   try {
     return servePrivateSocket(path, (request) => answer(request, registry));
   } catch (error) {
-    throw new SettingsError(messageOf(error), {
-      cause: error instanceof ClusternetError ? error.cause : error,
-    });
+    if (!(error instanceof ClusternetError)) throw error;
+    const { message, cause, hint } = error;
+    throw new SettingsError(message, { cause, ...(hint === undefined ? {} : { hint }) });
   }
 }
 

@@ -130,17 +130,62 @@ function reachableHost(host: string): string {
   return host === "0.0.0.0" || host === "::" ? "" : host;
 }
 
+interface ListenFailure {
+  readonly found: string;
+  readonly hint: string;
+  readonly isTaken?: boolean;
+}
+
+/** By a word of what grpc-js 1.14.7 says, which puts the system's code into a sentence about how many addresses it has tried. */
+const listenFailures: readonly (readonly [RegExp, ListenFailure])[] = [
+  [
+    /\bEADDRINUSE\b/,
+    {
+      found: "the port is taken",
+      hint: "Stop the program that listens there (ss -ltnp shows it to root), or choose another port with --listen",
+      isTaken: true,
+    },
+  ],
+  [
+    /\bEADDRNOTAVAIL\b/,
+    {
+      found: "this host does not have the address",
+      hint: "Give --listen an address of this host, which `ip address` shows, or start this when it is there",
+    },
+  ],
+  [
+    /\bEAFNOSUPPORT\b/,
+    {
+      found: "this host does not speak the protocol of the address",
+      hint: "Give --listen an IPv4 address, or switch IPv6 on",
+    },
+  ],
+  [
+    /\b(EACCES|EPERM)\b/,
+    {
+      found: "this user may not use the port",
+      hint: "Run this as root, or choose a port from 1024 on with --listen",
+    },
+  ],
+  [
+    /^Name resolution failed|\bE(AI_AGAIN|NOTFOUND)\b/,
+    { found: "the name is not known", hint: "Give --listen an address of this host instead of its name" },
+  ],
+];
+
 function listenError(address: string, error: unknown): ClusternetError {
-  const found = messageOf(error);
-  if (/EADDRINUSE|in use/i.test(found)) {
-    return new ClusternetError(`Cannot listen on ${address}: the port is taken`, {
+  const text = messageOf(error);
+  const known = listenFailures.find(([pattern]) => pattern.test(text))?.[1];
+  if (known === undefined) {
+    return new SettingsError(`Cannot listen on ${address}: ${text}`, {
       cause: error,
-      hint: "Stop the program that listens there, or choose another port with --listen",
-      exit: exitStatus.unavailable,
+      hint: "Use an address of this host",
     });
   }
-  return new SettingsError(`Cannot listen on ${address}: ${found}`, {
-    cause: error,
-    hint: "Use an address of this host",
+  const { found, hint, isTaken = false } = known;
+  // Without the cause: its words say the same again, and of libraries.
+  return new ClusternetError(`Cannot listen on ${address}: ${found}`, {
+    hint,
+    exit: isTaken ? exitStatus.unavailable : exitStatus.settings,
   });
 }

@@ -10,8 +10,8 @@ import { closeSync, lstatSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import * as v from "valibot";
 import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
-import { ClusternetError, isSystemError, messageOf, SettingsError } from "../errors.ts";
-import { syncDirectoryNow } from "../host/files.ts";
+import { ClusternetError, isSystemError, messageOf, SettingsError, systemReason } from "../errors.ts";
+import { remedyOfDirectory, syncDirectoryNow } from "../host/files.ts";
 import type { StoredChange, StoredNode, StoredState } from "./store.ts";
 
 /** "ClNt" in ASCII: tells our file from another program's. */
@@ -71,7 +71,10 @@ function ensureFile(path: string): boolean {
     return true;
   } catch (error) {
     if (isSystemError(error, "EEXIST")) return false;
-    throw new SettingsError(`Cannot make database "${path}": ${messageOf(error)}`, { cause: error });
+    throw new SettingsError(`Cannot make database "${path}": ${systemReason(error)}`, {
+      cause: error,
+      hint: remedyOfDirectory(error, "--data-dir"),
+    });
   }
 }
 

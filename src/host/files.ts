@@ -25,7 +25,7 @@ import { chmod, link, lstat, mkdir, open, readdir, rename, unlink, type FileHand
 import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { quotePath, type Problem } from "../core/problem.ts";
-import { ClusternetError, SettingsError, isSystemError, systemReason } from "../errors.ts";
+import { ClusternetError, SettingsError, isForbidden, isSystemError, systemReason } from "../errors.ts";
 import type { Logger } from "../log.ts";
 
 /** Mode of every file that may hold a secret. */
@@ -52,11 +52,24 @@ export function socketPath(directory: string, name: string): string {
   return path;
 }
 
+/** What a directory is to whoever runs a command. */
+export interface NamedDirectory {
+  readonly what: string;
+  /** Which flag says where it is. */
+  readonly flag: string;
+}
+
+/** That of an agent, and that of a Curator. */
+export const dataDirectoryName: NamedDirectory = { what: "data directory", flag: "--data-dir" };
+
 /**
- * Makes the data directory with mode 0700, and the directories above it, where they are missing. One that is there
+ * Makes a directory with mode 0700, and the directories above it, where they are missing. One that is there
  * stays as it is, readable or not. Throws SettingsError.
  */
-export async function ensureDataDirectory(directory: string): Promise<void> {
+export async function ensurePrivateDirectory(
+  directory: string,
+  { what, flag }: NamedDirectory = dataDirectoryName,
+): Promise<void> {
   try {
     await mkdir(dirname(directory), { recursive: true });
     await mkdir(directory, { mode: 0o700 });
@@ -68,11 +81,20 @@ export async function ensureDataDirectory(directory: string): Promise<void> {
     const found = isSystemError(error, "EEXIST")
       ? "something other than a directory is there or above it"
       : systemReason(error);
-    throw new SettingsError(`Cannot make data directory ${quotePath(directory)}: ${found}`, {
+    throw new SettingsError(`Cannot make ${what} ${quotePath(directory)}: ${found}`, {
       cause: error,
-      hint: "Choose another one with --data-dir, or make it by hand",
+      hint: remedyOfDirectory(error, flag),
     });
   }
+}
+
+/** What to do where a directory, or a file in it, cannot be made or looked at; `flag` names another one. */
+export function remedyOfDirectory(error: unknown, flag: string): string {
+  if (isForbidden(error)) return `Run this as root, or choose a directory of this user's with ${flag}`;
+  const cause = error instanceof ClusternetError ? error.cause : error;
+  return ["ENOSPC", "EDQUOT"].some((code) => isSystemError(cause, code))
+    ? "Make room"
+    : `Choose another one with ${flag}, or make it by hand`;
 }
 
 async function isDirectory(path: string): Promise<boolean> {
@@ -477,10 +499,8 @@ export function bindPrivateSocket<T>(path: string, bind: () => T): T {
   else if (stats !== undefined) {
     const kind = stats.isFile() ? "a regular file" : nameOfKind(stats);
     throw new ClusternetError(
-      `Cannot make socket ${quotePath(path)}: it is ${kind}, expected nothing or a socket`,
-      {
-        hint: "Remove it",
-      },
+      `Cannot listen on socket ${quotePath(path)}: it is ${kind}, expected nothing or a socket`,
+      { hint: "Remove it" },
     );
   }
   // The socket gets its mode from the umask, which belongs to the process: nothing may wait in between.

@@ -7,7 +7,14 @@
 import { lstatSync } from "node:fs";
 import { parsePrivateKey, privateKeyFromBytes, type PrivateKey } from "../core/key.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
-import { ClusternetError, SettingsError, isSystemError, messageOf, systemReason } from "../errors.ts";
+import {
+  ClusternetError,
+  SettingsError,
+  isSystemError,
+  messageOf,
+  ownerHint,
+  systemReason,
+} from "../errors.ts";
 import { makeFile, modeProblems, privateMode, readRegularFile } from "./files.ts";
 
 /** Name of the key file in the data directory. */
@@ -67,9 +74,8 @@ async function readKey(path: string, closeToOthers: boolean): Promise<KeyFile | 
     throw new SettingsError(`Cannot use private key ${quotePath(path)}: ${messageOf(error)}`, {
       cause: error,
       // Somebody who may not read the key must not be told to remove it.
-      hint: isForbidden(error)
-        ? "Run this as root, or as the user who owns the file"
-        : "Put the right key back, or remove the file to get a new key: other nodes will see this node's public key change",
+      hint: "Put the right key back, or remove the file to get a new key: other nodes will see this node's public key change",
+      ...ownerHint(error),
     });
   }
 }
@@ -94,9 +100,4 @@ async function makeKeyFile(path: string, key: PrivateKey): Promise<boolean> {
         : "Make the data directory writable, or put a key into it; no key was written",
     });
   }
-}
-
-function isForbidden(error: unknown): boolean {
-  const cause = error instanceof ClusternetError ? error.cause : error;
-  return [error, cause].some((each) => isSystemError(each, "EACCES") || isSystemError(each, "EPERM"));
 }

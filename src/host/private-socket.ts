@@ -7,7 +7,14 @@
  */
 import { lstatSync } from "node:fs";
 import { quotePath } from "../core/problem.ts";
-import { ClusternetError, isSystemError, messageOf, systemReason } from "../errors.ts";
+import {
+  ClusternetError,
+  isForbidden,
+  isSystemError,
+  messageOf,
+  ownerHint,
+  systemReason,
+} from "../errors.ts";
 import { bindPrivateSocket } from "./files.ts";
 
 export interface PrivateServer {
@@ -71,7 +78,7 @@ export async function askPrivateSocket(
     const isOneOf = (...codes: readonly string[]): boolean =>
       codes.some((code) => isSystemError(error, code));
     if (isOneOf("ENOENT", "ENOTDIR", "ECONNREFUSED")) return { kind: "absent" };
-    if (isOneOf("EACCES", "EPERM")) return failed("permission denied", true);
+    if (isForbidden(error)) return failed("permission denied", true);
     if (error instanceof DOMException && error.name === "TimeoutError") {
       return failed(`it did not answer within ${timeoutMs / 1000} s`);
     }
@@ -93,8 +100,11 @@ function bind(path: string, answer: AnswerRequest): Bound {
     const server = bindPrivateSocket(path, () => Bun.serve({ unix: path, fetch: answer }));
     return { server, identity: identityOf(path) };
   } catch (error) {
-    const reason = error instanceof ClusternetError ? "" : `: ${systemReason(error)}`;
-    throw new ClusternetError(`Cannot listen on socket ${quotePath(path)}${reason}`, { cause: error });
+    if (error instanceof ClusternetError) throw error;
+    throw new ClusternetError(`Cannot listen on socket ${quotePath(path)}: ${systemReason(error)}`, {
+      cause: error,
+      ...ownerHint(error),
+    });
   }
 }
 

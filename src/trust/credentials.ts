@@ -9,7 +9,7 @@ import { createPrivateKey, type KeyObject, type X509Certificate } from "node:cry
 import { stat } from "node:fs/promises";
 import type { NodeId } from "../core/node.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
-import { ClusternetError, messageOf, SettingsError } from "../errors.ts";
+import { ClusternetError, messageOf, ownerHint, SettingsError } from "../errors.ts";
 import { isOpenToOthers, readRegularFile } from "../host/files.ts";
 import type { RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "./credential-files.ts";
@@ -66,35 +66,53 @@ export async function openKeyProblems(path: string): Promise<readonly Problem[]>
   ];
 }
 
-/** A PEM file's one certificate. Throws SettingsError; `what` names it in messages. */
-export async function readCertificate(what: string, path: string): Promise<X509Certificate> {
-  const { text } = await readPem(what, path);
+/** What is to be done about a file. */
+export interface PemRemedies {
+  /** Where it cannot be read. */
+  readonly unread: string;
+  /** Where it is not what it should be. */
+  readonly unfit: string;
+}
+
+const remediesOfNode: PemRemedies = {
+  unread: "`clusternet pki issue` makes a node's three files; --ca, --cert and --key say where they are",
+  unfit: "CA, certificate and key of a node belong together: take all three from the same place",
+};
+
+/** A PEM file's one certificate. Throws SettingsError; `what` names it in messages, `remedies` are by default a node's. */
+export async function readCertificate(
+  what: string,
+  path: string,
+  remedies: PemRemedies = remediesOfNode,
+): Promise<X509Certificate> {
+  const { text } = await readPem(what, path, remedies);
   try {
     return parseCertificate(text);
   } catch (error) {
-    throw unusable(what, path, messageOf(error), error);
+    throw unusable(what, path, messageOf(error), { cause: error, remedies });
   }
 }
 
-/** A PEM file's one Ed25519 private key in PKCS#8. Throws SettingsError without any of the file's content. */
+/** A PEM file's one Ed25519 private key in PKCS#8. Throws as `readCertificate`, without any of the file's content. */
 export async function readKey(
   what: string,
   path: string,
+  remedies: PemRemedies = remediesOfNode,
 ): Promise<{ readonly key: KeyObject; readonly isOpen: boolean }> {
-  const { text, mode } = await readPem(what, path);
+  const { text, mode } = await readPem(what, path, remedies);
   const expected = "expected one Ed25519 key in PKCS#8 (PRIVATE KEY)";
   if (text.match(/^-----BEGIN /gm)?.length !== 1 || !/^-----BEGIN PRIVATE KEY-----$/m.test(text)) {
-    throw unusable(what, path, `it is no such PEM file, ${expected}`);
+    throw unusable(what, path, `it is no such PEM file, ${expected}`, { remedies });
   }
   let key: KeyObject;
   try {
     key = createPrivateKey(text);
   } catch {
     // The library's error is left out on purpose: it may quote what it read.
-    throw unusable(what, path, `it cannot be decoded, ${expected}`);
+    throw unusable(what, path, `it cannot be decoded, ${expected}`, { remedies });
   }
   if (key.asymmetricKeyType !== "ed25519") {
-    throw unusable(what, path, `its key is ${key.asymmetricKeyType ?? "unknown"}, ${expected}`);
+    throw unusable(what, path, `its key is ${key.asymmetricKeyType ?? "unknown"}, ${expected}`, { remedies });
   }
   return { key, isOpen: isOpenToOthers(mode) };
 }
@@ -119,23 +137,33 @@ export function revealKey(key: KeyObject): string {
 async function readPem(
   what: string,
   path: string,
+  { unread }: PemRemedies,
 ): Promise<{ readonly text: string; readonly mode: number }> {
   let reason = "there is no such file";
+  let cause: unknown;
   try {
     const file = await readRegularFile(path, { maxBytes: maxPemBytes });
     if (file !== undefined) return { ...file, text: file.text.replaceAll("\r\n", "\n") };
   } catch (error) {
     if (!(error instanceof ClusternetError)) throw error;
     reason = error.message;
+    ({ cause } = error);
   }
   throw new SettingsError(`Cannot read ${what} ${quotePath(path)}: ${reason}`, {
-    hint: "`clusternet pki issue` makes a node's three files; --ca, --cert and --key say where they are",
+    ...(cause === undefined ? {} : { cause }),
+    hint: unread,
+    ...ownerHint(cause),
   });
 }
 
-function unusable(what: string, path: string, reason: string, cause?: unknown): SettingsError {
+function unusable(
+  what: string,
+  path: string,
+  reason: string,
+  { cause, remedies = remediesOfNode }: { readonly cause?: unknown; readonly remedies?: PemRemedies } = {},
+): SettingsError {
   return new SettingsError(`Cannot use ${what} ${quotePath(path)}: ${reason}`, {
     ...(cause instanceof Error && cause.cause !== undefined ? { cause: cause.cause } : {}),
-    hint: "CA, certificate and key of a node belong together: take all three from the same place",
+    hint: remedies.unfit,
   });
 }

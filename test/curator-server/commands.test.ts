@@ -220,11 +220,49 @@ describe("runCurator()", () => {
     const address = squatter.address();
     if (address === null || typeof address === "string") throw new Error("no port");
     const error = await thrownBy(() => start({ listen: { host: "127.0.0.1", port: address.port } }));
-    expect([error.exit, error.message]).toEqual([
+    expect([error.exit, describeError(error)]).toEqual([
       69,
-      `Cannot listen on 127.0.0.1:${address.port}: the port is taken`,
+      `Cannot listen on 127.0.0.1:${address.port}: the port is taken\n` +
+        "  hint: Stop the program that listens there (ss -ltnp shows it to root), or choose another port with --listen",
     ]);
     await start();
+  });
+
+  test.each([
+    {
+      host: "192.0.2.99",
+      want:
+        "Cannot listen on 192.0.2.99:7835: this host does not have the address\n" +
+        "  hint: Give --listen an address of this host, which `ip address` shows, or start this when it is there",
+    },
+    {
+      host: "2001:db8::99",
+      want:
+        "Cannot listen on [2001:db8::99]:7835: this host does not have the address\n" +
+        "  hint: Give --listen an address of this host, which `ip address` shows, or start this when it is there",
+    },
+    {
+      host: "curator.invalid",
+      want:
+        "Cannot listen on curator.invalid:7835: the name is not known\n" +
+        "  hint: Give --listen an address of this host instead of its name",
+    },
+  ])(
+    "$host, which cannot be listened on: exit 78, and what is the matter with it",
+    async ({ host, want }) => {
+      const error = await thrownBy(() => start({ listen: { host, port: 7835 } }));
+      expect([error.exit, describeError(error)]).toEqual([78, want]);
+    },
+  );
+
+  test("something else in the place of its socket: exit 78, and what to do", async () => {
+    const path = join(options().dataDir, "curator.sock");
+    mkdirSync(path, { recursive: true });
+    const error = await thrownBy(() => start());
+    expect([error.exit, describeError(error)]).toEqual([
+      78,
+      `Cannot listen on socket "${path}": it is a directory, expected nothing or a socket\n  hint: Remove it`,
+    ]);
   });
 
   test.each([

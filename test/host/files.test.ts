@@ -6,7 +6,7 @@ import { join } from "node:path";
 import {
   KeptFile,
   bindPrivateSocket,
-  ensureDataDirectory,
+  ensurePrivateDirectory,
   makeFile,
   readRegularFile,
   removeLeftovers,
@@ -285,16 +285,16 @@ test("a process killed at any instant of a write leaves the old content or the n
   });
 });
 
-describe("ensureDataDirectory()", () => {
+describe("ensurePrivateDirectory()", () => {
   test("makes it and its parents, mode 0700 whatever the umask", async () => {
     await withDirectory(async (directory) => {
       const path = join(directory, "a", "b");
       await withMask(0o277, () =>
         mkdir(join(directory, "a"), { mode: 0o755 }).then(() => chmod(join(directory, "a"), 0o755)),
       );
-      await withMask(0o277, () => ensureDataDirectory(path));
+      await withMask(0o277, () => ensurePrivateDirectory(path));
       expect(octal((await lstat(path)).mode)).toBe("700");
-      await ensureDataDirectory(join(directory, "c", "d", "e"));
+      await ensurePrivateDirectory(join(directory, "c", "d", "e"));
       expect(octal((await lstat(join(directory, "c", "d", "e"))).mode)).toBe("700");
     });
   });
@@ -306,7 +306,7 @@ describe("ensureDataDirectory()", () => {
     await withDirectory(async (directory) => {
       const path = join(directory, "d");
       await make(path);
-      await ensureDataDirectory(path);
+      await ensurePrivateDirectory(path);
       expect(octal((await lstat(path)).mode)).toBe(mode);
     });
   });
@@ -328,7 +328,7 @@ describe("ensureDataDirectory()", () => {
       await writeFile(join(directory, "file"), "");
       await symlink("nowhere", join(directory, "link"));
       const full = join(directory, path);
-      const { message, exit } = await failure(() => ensureDataDirectory(full));
+      const { message, exit } = await failure(() => ensurePrivateDirectory(full));
       expect({ message, exit }).toEqual({
         message: `Cannot make data directory "${full}": ${found}`,
         exit: 78,
@@ -341,9 +341,9 @@ describe("ensureDataDirectory()", () => {
       mount: "size=64k",
       prepare: "mkdir there; mount -o remount,ro .",
       code: `
-        import { ensureDataDirectory } from "SRC/host/files.ts";
-        await ensureDataDirectory(process.cwd() + "/there");
-        const failed = await ensureDataDirectory(process.cwd() + "/new").catch((error) => error);
+        import { ensurePrivateDirectory } from "SRC/host/files.ts";
+        await ensurePrivateDirectory(process.cwd() + "/there");
+        const failed = await ensurePrivateDirectory(process.cwd() + "/new").catch((error) => error);
         export default [failed.message.replace(process.cwd(), "D"), failed.exit];`,
     });
     expect(result).toEqual([`Cannot make data directory "D/new": EROFS: read-only file system`, 78]);
@@ -577,7 +577,7 @@ describe("bindPrivateSocket()", () => {
       await writeFile(path, "mine");
       const { message } = await failure(() => bindPrivateSocket(path, () => undefined));
       expect(message).toBe(
-        `Cannot make socket "${path}": it is a regular file, expected nothing or a socket`,
+        `Cannot listen on socket "${path}": it is a regular file, expected nothing or a socket`,
       );
       expect(await readFile(path, "utf8")).toBe("mine");
     });
