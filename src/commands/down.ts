@@ -5,24 +5,37 @@
  * runs. What is not ours is left alone and reported; nothing of ours there is success, also without a data
  * directory, since that is how it looks the second time.
  */
-import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { renderStep } from "../core/host-commands.ts";
 import { isRoutedElsewhere } from "../core/host-plan.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
 import { containsAddress, parseAddress, type Prefix } from "../core/prefix.ts";
-import { ClusternetError, type ExitStatus, SettingsError, describeInLine, exitStatus } from "../errors.ts";
+import {
+  ClusternetError,
+  type ExitStatus,
+  SettingsError,
+  describeInLine,
+  exitStatus,
+  isSystemError,
+} from "../errors.ts";
 import { createFollowCommand, createRunCommand, findProgram, type RunCommand } from "../host/command.ts";
 import { removeLeftovers } from "../host/files.ts";
 import { createHost } from "../host/host.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
-import { type Locks, acquireFreeNetworks, acquireInterfaceLock, acquireLocks } from "../host/lock.ts";
+import {
+  type Locks,
+  type PlaceRemedies,
+  acquireFreeNetworks,
+  acquireInterfaceLock,
+  acquireLocks,
+} from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import type { HostMemory, HostRemembers } from "../host/ownership.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
 import type { Logger } from "../log.ts";
 import type { PlaceSettings } from "../settings.ts";
+import { ordinaryUser, runAsRoot } from "./as-root.ts";
 import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
 
@@ -37,17 +50,36 @@ export async function down(
       hint: "Install iproute2",
     });
   }
-  const locks = holdPlace(place);
+  const { locks, hasDirectory } = holdPlace(place);
   try {
+    // No start may come after this one.
+    if (hasDirectory) await removeLeftovers(place.dataDirectory, context.log);
     return await takeAway(place, context);
   } finally {
     locks.release();
   }
 }
 
+/** Whoever runs this wants the mesh of the other process away, not one beside it. */
+const remedies: PlaceRemedies = {
+  directory: "Stop that process first, then run this again",
+  name: () => "Stop that process first (ss -xap shows it to root), then run this again",
+};
+
 /** Where there is no data directory none is made for this; the interface is held all the same, so that no agent begins to use it. */
-function holdPlace(place: PlaceSettings): Pick<Locks, "release"> {
-  return existsSync(place.dataDirectory) ? acquireLocks(place) : acquireInterfaceLock(place.interfaceName);
+function holdPlace(place: PlaceSettings): {
+  readonly locks: Pick<Locks, "release">;
+  readonly hasDirectory: boolean;
+} {
+  try {
+    return { locks: acquireLocks(place, remedies), hasDirectory: true };
+  } catch (error) {
+    const isMissing =
+      error instanceof SettingsError &&
+      ["ENOENT", "ENOTDIR"].some((code) => isSystemError(error.cause, code));
+    if (!isMissing) throw error;
+    return { locks: acquireInterfaceLock(place.interfaceName, remedies), hasDirectory: false };
+  }
 }
 
 async function takeAway(
@@ -55,8 +87,6 @@ async function takeAway(
   { log, clock }: Pick<CommandContext, "log" | "clock">,
 ): Promise<ExitStatus> {
   const pathOf = (ending: string): string => join(dataDirectory, `${interfaceName}.${ending}`);
-  // No start may come after this one.
-  if (existsSync(dataDirectory)) await removeLeftovers(dataDirectory, log);
   const stateFile = new StateFile(pathOf("state"), await readBootId());
   const state = await stateFile.read(log);
   const last = await new MeshFile(pathOf("conf")).read();
@@ -92,6 +122,13 @@ async function takeAway(
   await warnOfLeft(nets, { remembered, interfaceName, run, log });
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
   if (complete) return exitStatus.ok;
+  const user = ordinaryUser();
+  if (user !== undefined) {
+    const hint = runAsRoot("down", { dataDirectory, interfaceName });
+    log.warn(
+      `Cannot take the mesh away as user ${user}: interface, routes and files are for root; hint: ${hint}`,
+    );
+  }
   return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
 }
 

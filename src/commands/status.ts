@@ -15,7 +15,6 @@ import type { SeenHost } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { type Mesh, buildMesh, noIncumbents } from "../core/mesh.ts";
 import type { Prefix } from "../core/prefix.ts";
-import { shellCommand } from "../core/printable.ts";
 import { quote, quotePath, type Problem } from "../core/problem.ts";
 import {
   ClusternetError,
@@ -34,13 +33,14 @@ import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
 import { silentLogger } from "../log.ts";
-import { defaultPlace, type PlaceSettings, type StatusSettings } from "../settings.ts";
+import { type PlaceSettings, type StatusSettings } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
 import { fetchStatus } from "../status-socket.ts";
 import { renderStatus } from "../status-text.ts";
 import { credentialsIn } from "../trust/credential-files.ts";
 import { openKeyProblems, readCredentials } from "../trust/credentials.ts";
 import { version } from "../version.ts";
+import { ordinaryUser, placeCommand, runAsRoot } from "./as-root.ts";
 import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
 
@@ -93,18 +93,9 @@ export function describeAbsence(
       if (other.dataDirectory === dataDirectory && other.interfaceName === interfaceName) {
         return `${held}, and does not answer yet`;
       }
-      return `${held}; ask it with: ${statusCommand({ ...other, dataDirectory: other.dataDirectory })}`;
+      return `${held}; ask it with: ${placeCommand("status", { ...other, dataDirectory: other.dataDirectory })}`;
     }),
   ];
-}
-
-function statusCommand({ dataDirectory, interfaceName }: PlaceSettings): string {
-  return shellCommand([
-    "clusternet",
-    "status",
-    ...(dataDirectory === defaultPlace.dataDirectory ? [] : ["--data-dir", dataDirectory]),
-    ...(interfaceName === defaultPlace.interfaceName ? [] : ["--interface", interfaceName]),
-  ]);
 }
 
 /** How it was found out that no agent answers. */
@@ -185,12 +176,6 @@ export async function readStatus(
   });
 }
 
-/** The number of the user that runs this; undefined for root, who may look at everything. */
-function ordinaryUser(): number | undefined {
-  const user = process.geteuid?.();
-  return user === 0 ? undefined : user;
-}
-
 /** WireGuard shows an interface to root alone, and `wg` does not say that this is what is missing. */
 function whyUnseen(user: number): string {
   return `the interface cannot be looked at as user ${user}: run this as root`;
@@ -202,7 +187,7 @@ function mergeDenied(problems: readonly Problem[], place: PlaceSettings, user: n
   if (others.length === problems.length) return problems;
   const message =
     `Cannot look at this node as user ${user}: its files and its interface are for root; ` +
-    `hint: run \`sudo ${statusCommand(place)}\``;
+    `hint: ${runAsRoot("status", place)}`;
   return [{ kind: "source-failed", message }, ...others];
 }
 

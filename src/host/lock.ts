@@ -23,7 +23,14 @@ import {
 } from "node:fs";
 import { isInterfaceName } from "../checks.ts";
 import { quote, quotePath } from "../core/problem.ts";
-import { ClusternetError, SettingsError, exitStatus, isSystemError, systemReason } from "../errors.ts";
+import {
+  ClusternetError,
+  SettingsError,
+  exitStatus,
+  isSystemError,
+  ownerHint,
+  systemReason,
+} from "../errors.ts";
 import { openLibc } from "./libc.ts";
 
 /** What one agent alone may hold. */
@@ -36,6 +43,14 @@ export interface Places {
 export interface AgentPlaces extends Places {
   /** Texts of the networks that it routes. Default: none, as for a program that only takes away. */
   readonly clusterNets?: readonly string[];
+}
+
+/** What to do about another process that holds a place; default: as whoever comes second with a mesh of its own. */
+export interface PlaceRemedies {
+  /** Of a data directory. */
+  readonly directory: string;
+  /** Of an interface or a network; the flag gives another one. */
+  readonly name: (flag: string) => string;
 }
 
 /** The process that holds a place, as far as it can be seen. */
@@ -62,17 +77,20 @@ export interface Locks {
  * Takes all of the places. Throws ClusternetError with exit 75 that names the process holding one of them, and
  * SettingsError when the directory cannot be opened; then none is held.
  */
-export function acquireLocks({ dataDirectory, interfaceName, clusterNets = [] }: AgentPlaces): Locks {
-  const directory = acquireDirectoryLock(dataDirectory, agentHint);
+export function acquireLocks(
+  { dataDirectory, interfaceName, clusterNets = [] }: AgentPlaces,
+  remedies: PlaceRemedies = remediesOfAgent,
+): Locks {
+  const directory = acquireDirectoryLock(dataDirectory, remedies.directory);
   const sockets: number[] = [];
   const release = (): void => {
     for (const socket of sockets.splice(0)) closeSync(socket);
     directory.release();
   };
   try {
-    sockets.push(bindInterface(interfaceName));
+    sockets.push(bindInterface(interfaceName, remedies));
     for (const network of clusterNets) {
-      sockets.push(bindName(network, cannotRoute(network), "--cluster-net"));
+      sockets.push(bindName(network, cannotRoute(network), remedies.name("--cluster-net")));
     }
   } catch (error) {
     release();
@@ -151,8 +169,11 @@ export function acquireDirectoryLock(path: string, hint: string): Locks {
 }
 
 /** Takes an interface alone: for a program that has no data directory. Throws as `acquireLocks`. */
-export function acquireInterfaceLock(interfaceName: string): Pick<Locks, "release"> {
-  let socket: number | undefined = bindInterface(interfaceName);
+export function acquireInterfaceLock(
+  interfaceName: string,
+  remedies: Pick<PlaceRemedies, "name">,
+): Pick<Locks, "release"> {
+  let socket: number | undefined = bindInterface(interfaceName, remedies);
   return {
     release: () => {
       if (socket !== undefined) closeSync(socket);
@@ -195,7 +216,10 @@ const AF_UNIX = 1;
 const SOCK_STREAM = 1;
 const SOCK_CLOEXEC = 0o2000000;
 
-const agentHint = "Stop that agent first, or give this one a data directory of its own with --data-dir";
+const remediesOfAgent: PlaceRemedies = {
+  directory: "Stop that agent first, or give this one a data directory of its own with --data-dir",
+  name: (flag) => `Stop that process first (ss -xap shows it to root), or give this one another with ${flag}`,
+};
 
 function lockDirectory(path: string, hint: string): number {
   let descriptor: number;
@@ -205,6 +229,7 @@ function lockDirectory(path: string, hint: string): number {
   } catch (error) {
     throw new SettingsError(`Cannot use data directory ${quotePath(path)}: ${systemReason(error)}`, {
       cause: error,
+      ...ownerHint(error),
     });
   }
   using libc = openLibc();
@@ -222,21 +247,22 @@ function lockDirectory(path: string, hint: string): number {
   });
 }
 
-function bindInterface(interfaceName: string): number {
-  return bindName(interfaceName, `Cannot use interface ${quote(interfaceName)}`, "--interface");
+function bindInterface(interfaceName: string, remedies: Pick<PlaceRemedies, "name">): number {
+  const cannot = `Cannot use interface ${quote(interfaceName)}`;
+  return bindName(interfaceName, cannot, remedies.name("--interface"));
 }
 
 function cannotRoute(network: string): string {
   return `Cannot route cluster network ${quote(network)}`;
 }
 
-/** `cannot`: what this program cannot do without it; `flag` gives another name. */
-function bindName(name: string, cannot: string, flag: string): number {
+/** `cannot`: what this program cannot do without it. */
+function bindName(name: string, cannot: string, hint: string): number {
   const bound = tryBindName(name, cannot);
   if (typeof bound === "number") return bound;
   throw new ClusternetError(`${cannot}: ${describeHolder(bound.holder)} holds it in this network namespace`, {
     exit: exitStatus.temporary,
-    hint: `Stop that process first (ss -xap shows it to root), or give this one another with ${flag}`,
+    hint,
   });
 }
 

@@ -346,11 +346,13 @@ test.each([
   });
 });
 
+const remedies = { name: (flag: string): string => `another with ${flag}` };
+
 describe("acquireInterfaceLock()", () => {
   test("refuses an interface that another process holds with 75, and names it", async () => {
     await withPlaces(async (places) => {
       await whileHeld(places, async ({ pid }) => {
-        const { message, exit } = await failure(() => acquireInterfaceLock(places.interfaceName));
+        const { message, exit } = await failure(() => acquireInterfaceLock(places.interfaceName, remedies));
         expect(message).toStartWith(`Cannot use interface "${places.interfaceName}": process ${pid} (`);
         expect(exit).toBe(75);
       });
@@ -359,7 +361,7 @@ describe("acquireInterfaceLock()", () => {
 
   test("holds the interface, and no other whose name only begins like it, until it is released", async () => {
     await withPlaces(async (places) => {
-      const lock = acquireInterfaceLock(places.interfaceName);
+      const lock = acquireInterfaceLock(places.interfaceName, remedies);
       expect((await failure(() => acquireLocks(places))).message).toContain(`process ${process.pid} (`);
       tryLocks({ ...places, interfaceName: `${places.interfaceName}x` });
       lock.release();

@@ -424,6 +424,7 @@ test("down refuses with 75 while an agent holds the place, and names its process
       const { exit, stdout, stderr } = await clusternet(["down", ...place, "--interface", interfaceName]);
       expect([exit, stdout]).toEqual([75, ""]);
       expect(stderr).toContain(`process ${process.pid}`);
+      expect(stderr).toMatch(/\n {2}hint: Stop that process first(?: \(ss .*\))?, then run this again\n$/);
     }
   } finally {
     locks.release();

@@ -4,8 +4,8 @@
  */
 import { describe, expect, test } from "bun:test";
 import { existsSync, lstatSync, readdirSync, readFileSync } from "node:fs";
-import { chmod, copyFile, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { chmod, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { parsePublicKey } from "../../src/core/key.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderWgConfig } from "../../src/core/wg-config.ts";
@@ -813,51 +813,6 @@ describe("status", () => {
     expect(await check()).toBe(0);
     await agent.process.stop();
     expect(await check()).toBe(3);
-  });
-});
-
-describe("status of another user", () => {
-  test("says what it may not look at and what to do, and calls nothing absent", async () => {
-    await using place = await Place.create();
-    const agent = await place.start();
-    await agent.status(({ agent: { ready } }) => ready, soonMs);
-    // Where everybody may run it: the checkout may be closed to others.
-    const program = join(await shared.lab.directory(), "clusternet");
-    await copyFile(executable, program);
-    await chmod(program, 0o755);
-    await chmod(dirname(program), 0o755);
-    const nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
-    const asNobody = async (...flags: readonly string[]): Promise<ExecResult> =>
-      await place.machine.run([...nobody, program, "status", "--data-dir", place.data, ...flags]);
-    const { code, stdout, stderr } = await asNobody();
-    expect([code, stderr]).toEqual([0, ""]);
-    expect(stdout).toContain("interface:   clusternet, unknown: it could not be looked at\n");
-    expect(stdout).toContain("agent:       unknown\n");
-    expect(stdout).toContain("announced:   unknown: no agent could be asked\n");
-    const seen: Status = JSON.parse((await asNobody("--json")).stdout);
-    expect([seen.interface.present, seen.agent, seen.node.announced, seen.problems]).toEqual([
-      null,
-      {
-        running: null,
-        pid: null,
-        startedAt: null,
-        ready: false,
-        reasons: [`the agent at socket "${place.data}/clusternet.sock" cannot be asked: permission denied`],
-        unhealthy: [],
-      },
-      null,
-      [
-        {
-          kind: "source-failed",
-          nodeId: null,
-          message:
-            "Cannot look at this node as user 65534: its files and its interface are for root; " +
-            `hint: run \`sudo clusternet status --data-dir ${place.data}\``,
-          since: null,
-        },
-      ],
-    ]);
-    expect((await asNobody("--check")).code).toBe(3);
   });
 });
 
