@@ -40,6 +40,8 @@ function problemLines({ problems }: Status, { now, color }: StatusTextOptions): 
 
 function factLines(status: Status, now: Date): string[] {
   const { agent, node, interface: link } = status;
+  // An agent that could be asked knows what it has announced.
+  const isAnswering = node.announced !== null;
   const since = (time: string | null, word = "since"): string | null =>
     time === null ? null : `${word} ${time} (${ago(time, now)})`;
   const rows = [
@@ -47,11 +49,11 @@ function factLines(status: Status, now: Date): string[] {
       "agent:",
       agent.running
         ? joined([
-            agent.ready ? "ready" : "not ready",
-            agent.unhealthy.length > 0 ? "unhealthy" : null,
+            isAnswering ? (agent.ready ? "ready" : "not ready") : "does not answer",
+            isAnswering && agent.unhealthy.length > 0 ? "unhealthy" : null,
             agent.pid === null ? null : `process ${agent.pid}`,
             since(agent.startedAt),
-            `version ${status.version}`,
+            isAnswering ? `version ${status.version}` : null,
           ])
         : agent.running === null
           ? "unknown"

@@ -1,8 +1,8 @@
 /**
  * `clusternet status`: the mesh as this node sees it, asked of the running agent.
  *
- * Without an agent, or with one that does not answer in time, it is read from the files and the interface; the
- * status then says that no agent runs, and null for what only an agent knows. Changes nothing, and makes no key. A user
+ * Without an agent, or with one that does not answer in time, it is read from the files and the interface; the status
+ * then says that no agent runs, or which process does not answer, and null for what only an agent knows. Changes nothing, and makes no key. A user
  * who may look at nothing of it is told so once.
  */
 import { existsSync } from "node:fs";
@@ -28,7 +28,7 @@ import { createRunCommand, type RunCommand } from "../host/command.ts";
 import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { socketPath } from "../host/files.ts";
 import { keyFileName, readKeyFile } from "../host/key-file.ts";
-import { type PlaceHolder, findPlaceHolders } from "../host/lock.ts";
+import { type PlaceHolder, describeSilence, findHolderOf, findPlaceHolders } from "../host/lock.ts";
 import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
 import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
@@ -64,7 +64,7 @@ export async function status(
           asked.kind === "absent"
             ? { running: false, why: describeAbsence(settings, findPlaceHolders()) }
             : {
-                running: asked.forbidden ? null : false,
+                ...(asked.forbidden ? { running: null } : holderIn(settings.dataDirectory)),
                 why: [`the agent at socket ${quotePath(path)} cannot be asked: ${asked.reason}`],
               },
           { ...context, run: createRunCommand() },
@@ -75,8 +75,17 @@ export async function status(
       : renderStatus(found, { now: context.clock.wallTime(), color: context.terminal }),
   );
   const { running, unhealthy } = found.agent;
-  const good = running === true && unhealthy.length === 0 && found.problems.length === 0;
+  const good =
+    asked.kind === "status" && running === true && unhealthy.length === 0 && found.problems.length === 0;
   return settings.check && !good ? exitStatus.problems : exitStatus.ok;
+}
+
+/** Who listens there and gives no answer: an agent holds its data directory as long as it lives, whatever became of it. */
+function holderIn(dataDirectory: string): Omit<Absence, "why"> {
+  const found = findHolderOf(dataDirectory);
+  return found === undefined
+    ? { running: null }
+    : { running: true, pid: found.pid, unhealthy: [describeSilence(found)] };
 }
 
 /** Where an agent was looked for, and who runs in this network namespace elsewhere. */
@@ -100,15 +109,17 @@ export function describeAbsence(
 
 /** How it was found out that no agent answers. */
 export interface Absence {
-  /** Null: an agent may run there. */
-  readonly running: false | null;
+  /** Null: an agent may run there. True: it does, and gives no answer. */
+  readonly running: boolean | null;
+  readonly pid?: number;
+  readonly unhealthy?: readonly string[];
   readonly why: readonly string[];
 }
 
 /** The status without an agent. What cannot be read is a problem in it. */
 export async function readStatus(
   place: PlaceSettings,
-  { running, why }: Absence,
+  { why, ...found }: Absence,
   { log, clock, run }: Pick<CommandContext, "log" | "clock"> & { readonly run: RunCommand },
 ): Promise<Status> {
   const { dataDirectory, interfaceName } = place;
@@ -159,7 +170,7 @@ export async function readStatus(
   const unseen = seen === undefined && user !== undefined && shown === problems ? [whyUnseen(user)] : [];
   return buildStatus({
     version,
-    agent: { running, notReady: [...why, ...unseen] },
+    agent: { ...found, notReady: [...why, ...unseen] },
     node: {
       ...(identity === undefined ? {} : { id: identity.nodeId }),
       ...(publicKey === undefined ? {} : { publicKey }),

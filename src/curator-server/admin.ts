@@ -9,7 +9,13 @@ import { escapeUnsafe } from "../core/printable.ts";
 import { quotePath } from "../core/problem.ts";
 import { ClusternetError, exitStatus, SettingsError } from "../errors.ts";
 import { socketPath } from "../host/files.ts";
-import { askPrivateSocket, servePrivateSocket, type PrivateServer } from "../host/private-socket.ts";
+import { describeSilence, findHolderOf } from "../host/lock.ts";
+import {
+  askPrivateSocket,
+  servePrivateSocket,
+  type PrivateServer,
+  type SocketFailure,
+} from "../host/private-socket.ts";
 import { curatorNodeId } from "./caller.ts";
 import type { MembershipChange, Registry } from "./registry.ts";
 
@@ -123,15 +129,9 @@ async function ask<T>(
   const path = socketPath(dataDirectory, socketName);
   const found = await askPrivateSocket(path, { pathname: "/nodes", timeoutMs, ...init });
   if (found.kind !== "answer") {
-    const forbidden = found.kind === "failed" && found.forbidden;
     throw new ClusternetError(
       `Cannot reach the Curator at socket ${quotePath(path)}: ${found.kind === "absent" ? "nobody listens there" : found.reason}`,
-      {
-        hint: forbidden
-          ? "Run this as root, or as the user who runs the Curator"
-          : "Start it with `clusternet curator`, or give with --data-dir the data directory of the one that runs",
-        exit: exitStatus.unavailable,
-      },
+      { hint: remedyOf(found, dataDirectory), exit: exitStatus.unavailable },
     );
   }
   const body = parseJson(found.text);
@@ -152,6 +152,15 @@ async function ask<T>(
       exit: exitStatus.unavailable,
     },
   );
+}
+
+function remedyOf(found: { readonly kind: "absent" } | SocketFailure, dataDirectory: string): string {
+  if (found.kind === "failed" && found.forbidden)
+    return "Run this as root, or as the user who runs the Curator";
+  const holder = found.kind === "failed" ? findHolderOf(dataDirectory) : undefined;
+  return holder === undefined
+    ? "Start it with `clusternet curator`, or give with --data-dir the data directory of the one that runs"
+    : `It is there, but ${describeSilence(holder)}`;
 }
 
 /** Undefined for what is not JSON. */

@@ -207,6 +207,30 @@ export function findPlaceHolders(): readonly PlaceHolder[] {
   });
 }
 
+/** The process that holds a data directory, for who gets no answer of it. */
+export interface DirectoryHolder {
+  readonly pid: number;
+  /** Which process that is, in words. */
+  readonly holder: string;
+  /** It does nothing until somebody lets it go on (SIGSTOP, a debugger). */
+  readonly isStopped: boolean;
+}
+
+/** Who holds the directory, as far as that can be seen. Takes nothing, as `findPlaceHolders`. */
+export function findHolderOf(dataDirectory: string): DirectoryHolder | undefined {
+  const holder = findDirectoryHolder(dataDirectory) ?? findLockHolder(dataDirectory);
+  if (holder?.pid === undefined) return undefined;
+  const { pid } = holder;
+  return { pid, holder: describeHolder(holder), isStopped: /^State:\t[Tt] /m.test(statusOf(String(pid))) };
+}
+
+/** That it gives no answer that can be used, and what to do where that is known. */
+export function describeSilence({ pid, holder, isStopped }: DirectoryHolder): string {
+  return isStopped
+    ? `${holder} is stopped: \`kill -CONT ${pid}\` lets it go on`
+    : `${holder} runs, and gives no answer that can be used`;
+}
+
 const { O_RDONLY, O_DIRECTORY } = constants;
 const LOCK_EX = 2;
 const LOCK_NB = 4;
@@ -376,11 +400,15 @@ function findDescriptor(pid: string, matches: (descriptor: string) => boolean): 
 
 function userOf(pid: string): Pick<Holder, "userId"> {
   // Not the owner of the directory: that of a process which has changed its user is root's.
-  const text = whileThere(() => readFileSync(`/proc/${pid}/status`, "utf8"));
-  const effective = /^Uid:\t\d+\t(\d+)/m.exec(text ?? "")?.[1];
+  const effective = /^Uid:\t\d+\t(\d+)/m.exec(statusOf(pid))?.[1];
   return effective === undefined || Number(effective) === process.geteuid?.()
     ? {}
     : { userId: Number(effective) };
+}
+
+/** What the kernel says of a process; empty when it is gone. */
+function statusOf(pid: string): string {
+  return whileThere(() => readFileSync(`/proc/${pid}/status`, "utf8")) ?? "";
 }
 
 function commandLineOf(pid: string): Pick<Holder, "commandLine"> {

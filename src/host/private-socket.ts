@@ -82,6 +82,8 @@ export async function askPrivateSocket(
     if (error instanceof DOMException && error.name === "TimeoutError") {
       return failed(`it did not answer within ${timeoutMs / 1000} s`);
     }
+    // The kernel's queue of those who wait to be taken: of a process that was stopped it fills, and never empties.
+    if (isOneOf("EAGAIN")) return failed("too many wait for its answer already");
     return failed(isOneOf("ECONNRESET") ? "it closed the connection without an answer" : messageOf(error));
   }
 }

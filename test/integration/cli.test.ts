@@ -2,7 +2,7 @@
  * The program as a process: what it prints where, its exit status, what it leaves behind, and `down` and `status`
  * against a real interface in a network namespace of its own.
  */
-import { afterEach, beforeEach, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import {
   chmodSync,
   existsSync,
@@ -16,6 +16,7 @@ import {
   symlinkSync,
   writeFileSync,
 } from "node:fs";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parsePrivateKey, privateKeyFromBytes } from "../../src/core/key.ts";
@@ -371,35 +372,85 @@ test("status and status --json list 10,000 peers within two seconds each", async
   }
 });
 
-test("status is not held up by an agent that was stopped, and says so", async () => {
-  const path = join(directory, "m.sock");
-  const agent = Bun.spawn(
-    [
-      process.execPath,
-      "-e",
-      `Bun.serve({ unix: ${JSON.stringify(path)}, fetch: () => new Response("") }); console.log("up")`,
-    ],
-    { stdout: "pipe", stderr: "inherit" },
-  );
-  try {
-    await agent.stdout.getReader().read();
-    agent.kill("SIGSTOP");
-    const { exit, stdout, stderr } = await clusternet([
-      "status",
-      "--check",
-      "--data-dir",
-      directory,
-      "--interface",
-      "m",
-    ]);
-    expect([exit, stderr]).toEqual([3, ""]);
-    expect(stdout).toContain(
-      `agent:       not running\n             the agent at socket "${path}" cannot be asked: it did not answer within 2 s\n`,
-    );
-  } finally {
-    agent.kill("SIGKILL");
-    await agent.exited;
+function askStatus(...flags: readonly string[]): Promise<Outcome> {
+  return clusternet(["status", "--check", "--data-dir", directory, "--interface", "m", ...flags]);
+}
+
+describe("a process that was stopped and holds the socket", () => {
+  const source = join(import.meta.dir, "../../src");
+
+  /** One that serves on the socket, and then does nothing any more. With `locks` it holds the place as an agent does. */
+  async function stopped(
+    name: string,
+    { locks = false, waiting = 0 }: { readonly locks?: boolean; readonly waiting?: number },
+  ): Promise<AsyncDisposable & { readonly pid: number }> {
+    const path = join(directory, name);
+    const places = { dataDirectory: directory, interfaceName: "m" };
+    const code = `
+      import { acquireLocks } from ${JSON.stringify(join(source, "host/lock.ts"))};
+      if (${locks}) acquireLocks(${JSON.stringify(places)});
+      Bun.serve({ unix: ${JSON.stringify(path)}, fetch: () => new Response("") });
+      console.log("up");`;
+    const child = Bun.spawn([process.execPath, "-e", code], { stdout: "pipe", stderr: "inherit" });
+    await child.stdout.getReader().read();
+    child.kill("SIGSTOP");
+    const sockets = Array.from({ length: waiting }, () => connect(path).on("error", () => undefined));
+    return {
+      pid: child.pid,
+      async [Symbol.asyncDispose]() {
+        for (const socket of sockets) socket.destroy();
+        child.kill("SIGKILL");
+        await child.exited;
+      },
+    };
   }
+
+  test("status is not held up by an agent, calls it running, and names its process", async () => {
+    await using agent = await stopped("m.sock", { locks: true });
+    const [text, json] = await Promise.all([askStatus(), askStatus("--json")]);
+    expect([text.exit, text.stderr, json.exit]).toEqual([3, "", 3]);
+    const { agent: found, node }: Status = JSON.parse(json.stdout);
+    const asked = `the agent at socket "${directory}/m.sock" cannot be asked: it did not answer within 2 s`;
+    expect([found, node.announced]).toEqual([
+      {
+        running: true,
+        pid: agent.pid,
+        startedAt: null,
+        ready: false,
+        reasons: [asked],
+        unhealthy: [
+          expect.stringMatching(
+            new RegExp(
+              `^process ${agent.pid} \\(".*\\) is stopped: \`kill -CONT ${agent.pid}\` lets it go on$`,
+            ),
+          ),
+        ],
+      },
+      null,
+    ]);
+    const indent = " ".repeat(13);
+    expect(text.stdout).toStartWith(
+      `agent:       does not answer, process ${agent.pid}\n${indent}${asked}\n${indent}process ${agent.pid} `,
+    );
+  });
+
+  test("status does not know of what is no agent whether one runs", async () => {
+    await using _stranger = await stopped("m.sock", {});
+    const { exit, stdout } = await askStatus("--json");
+    const { agent }: Status = JSON.parse(stdout);
+    expect([exit, agent.running, agent.pid, agent.unhealthy]).toEqual([3, null, null, []]);
+  });
+
+  test("of a Curator `node list` says so, also when the socket takes nobody any more", async () => {
+    await using curator = await stopped("curator.sock", { locks: true, waiting: 600 });
+    const { exit, stderr } = await clusternet(["node", "list", "--data-dir", directory]);
+    expect(exit).toBe(69);
+    expect(stderr).toStartWith(
+      `Cannot reach the Curator at socket "${directory}/curator.sock": too many wait for its answer already\n` +
+        `  hint: It is there, but process ${curator.pid} (`,
+    );
+    expect(stderr).toEndWith(` is stopped: \`kill -CONT ${curator.pid}\` lets it go on\n`);
+  });
 });
 
 test("status reports that others may write the directory to which a link of the credentials leads", async () => {
