@@ -417,6 +417,16 @@ export async function isThere(path: string): Promise<boolean> {
   }
 }
 
+/** What has that name now; undefined when nothing has, also where something on the way is no directory. Throws as lstat. */
+export function lstatIfThere(path: string): BigIntStats | undefined {
+  try {
+    return lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  } catch (error) {
+    if (isSystemError(error, "ENOTDIR")) return undefined;
+    throw error;
+  }
+}
+
 /** For commands that promise to change nothing. */
 export interface LookOptions {
   /** False: a file that others could read is reported and stays as it is. Default true: it is set to 0600. */

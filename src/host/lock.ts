@@ -420,7 +420,8 @@ function whileThere<T>(look: () => T): T | undefined {
   try {
     return look();
   } catch (error) {
-    if (["ENOENT", "ESRCH", "EACCES", "EPERM"].some((code) => isSystemError(error, code))) return undefined;
+    if (["ENOENT", "ENOTDIR", "ESRCH", "EACCES", "EPERM"].some((code) => isSystemError(error, code)))
+      return undefined;
     throw error;
   }
 }

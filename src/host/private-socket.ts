@@ -5,7 +5,6 @@
  * Mode 0600 from the first instant. Whoever serves holds the lock of its place before, so a socket file that is there
  * already is a dead process' and is replaced. When the file or its directory vanishes, `ensure` binds anew.
  */
-import { lstatSync } from "node:fs";
 import { quotePath } from "../core/problem.ts";
 import {
   ClusternetError,
@@ -15,7 +14,7 @@ import {
   ownerHint,
   systemReason,
 } from "../errors.ts";
-import { bindPrivateSocket } from "./files.ts";
+import { bindPrivateSocket, lstatIfThere } from "./files.ts";
 
 export interface PrivateServer {
   /** Binds the socket again when its file is no longer ours. Throws ClusternetError when that cannot be done. */
@@ -32,18 +31,27 @@ export function servePrivateSocket(path: string, answer: AnswerRequest): Private
   let bound = bind(path, answer);
   return {
     async ensure() {
-      if (identityOf(path) === bound.identity) return;
+      if (lookAt(path) === bound.identity) return;
       // First the old one: stopping a server removes the file at its path, whoever made it.
       await bound.server.stop(true);
       bound = bind(path, answer);
     },
     async stop() {
-      const found = identityOf(path);
       // Stopping removes the file at the path: not when somebody else has put one there.
-      if (found === undefined || found === bound.identity) await bound.server.stop(true);
-      else bound.server.unref();
+      if (isOthers(path, bound)) bound.server.unref();
+      else await bound.server.stop(true);
     },
   };
+}
+
+function isOthers(path: string, bound: Bound): boolean {
+  try {
+    const found = identityOf(path);
+    return found !== undefined && found !== bound.identity;
+  } catch {
+    // What cannot be looked at cannot be removed either.
+    return false;
+  }
 }
 
 /** What came of a request. */
@@ -102,16 +110,28 @@ function bind(path: string, answer: AnswerRequest): Bound {
     const server = bindPrivateSocket(path, () => Bun.serve({ unix: path, fetch: answer }));
     return { server, identity: identityOf(path) };
   } catch (error) {
-    if (error instanceof ClusternetError) throw error;
-    throw new ClusternetError(`Cannot listen on socket ${quotePath(path)}: ${systemReason(error)}`, {
-      cause: error,
-      ...ownerHint(error),
-    });
+    throw unbound(path, error);
   }
+}
+
+function lookAt(path: string): string | undefined {
+  try {
+    return identityOf(path);
+  } catch (error) {
+    throw unbound(path, error);
+  }
+}
+
+function unbound(path: string, error: unknown): ClusternetError {
+  if (error instanceof ClusternetError) return error;
+  return new ClusternetError(`Cannot listen on socket ${quotePath(path)}: ${systemReason(error)}`, {
+    cause: error,
+    ...ownerHint(error),
+  });
 }
 
 /** Which file is there; the time is part of it since numbers of inodes are used again, and a changed mode counts. */
 function identityOf(path: string): string | undefined {
-  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  const found = lstatIfThere(path);
   return found === undefined ? undefined : `${found.dev} ${found.ino} ${found.ctimeNs}`;
 }
