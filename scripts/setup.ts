@@ -21,7 +21,7 @@ const demoPackages: readonly Package[] = [
   { name: "wireguard-tools", program: "wg" },
 ];
 
-/** The tests also boot a kernel, check shell scripts and look at packets. */
+/** The tests also boot a kernel, check shell scripts, look at packets and make disks fail. */
 const testPackages: readonly Package[] = [
   ...demoPackages,
   // Linked statically, as the guest has no libraries; plain busybox has the same program.
@@ -29,6 +29,7 @@ const testPackages: readonly Package[] = [
   { name: "cpio", program: "cpio" },
   { name: "qemu-system-x86", program: "qemu-system-x86_64" },
   { name: "shellcheck", program: "shellcheck" },
+  { name: "strace", program: "strace" },
   { name: "tcpdump", program: "tcpdump" },
 ];
 

@@ -2,16 +2,17 @@
  * One file of the Curator's database as it was opened, whatever becomes of its name.
  *
  * Durable: WAL with synchronous=FULL, so a commit that returned survives a power loss. A file that is damaged,
- * not ours, or of a newer version is never written to: SettingsError (exit 78), and it stays as it is. The same error
- * says so when only the way to it is blocked.
+ * not ours, or of a newer version is never written to, and stays as it is. What the system or SQLite says is thrown as it
+ * is: sqlite-error.ts makes of it what a person is told.
  */
-import { constants, Database, SQLiteError } from "bun:sqlite";
-import { closeSync, lstatSync, openSync } from "node:fs";
+import { constants, Database } from "bun:sqlite";
+import { closeSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import * as v from "valibot";
 import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
-import { ClusternetError, isSystemError, messageOf, SettingsError, systemReason } from "../errors.ts";
-import { remedyOfDirectory, syncDirectoryNow } from "../host/files.ts";
+import { ClusternetError, isSystemError } from "../errors.ts";
+import { lstatIfThere, syncDirectoryNow } from "../host/files.ts";
+import { ContentFault, damageOf } from "./sqlite-error.ts";
 import type { StoredChange, StoredNode, StoredState } from "./store.ts";
 
 /** "ClNt" in ASCII: tells our file from another program's. */
@@ -48,7 +49,7 @@ const keyRow = v.object({ public_key: v.string(), node_id: v.string() });
 const idRow = v.object({ id: v.string() });
 const prefixTexts = v.array(v.string());
 
-/** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
+/** Opens the file, making it (mode 0600) when absent. Throws ContentFault, or what the system or SQLite says. */
 export function openFile(path: string): OpenFile {
   let database: Database | undefined;
   try {
@@ -60,7 +61,7 @@ export function openFile(path: string): OpenFile {
     return new OpenFile(database, path);
   } catch (error) {
     database?.close();
-    throw error instanceof ClusternetError ? error : unusable(path, error);
+    throw error;
   }
 }
 
@@ -71,10 +72,7 @@ function ensureFile(path: string): boolean {
     return true;
   } catch (error) {
     if (isSystemError(error, "EEXIST")) return false;
-    throw new SettingsError(`Cannot make database "${path}": ${systemReason(error)}`, {
-      cause: error,
-      hint: remedyOfDirectory(error, "--data-dir"),
-    });
+    throw error;
   }
 }
 
@@ -93,20 +91,20 @@ function create(database: Database, path: string): void {
 function requireOurs(database: Database, path: string): void {
   const id = readNumber(database, "PRAGMA application_id");
   if (id !== applicationId) {
-    throw new SettingsError(
-      `Cannot use database "${path}": made by another program (application ID ${id}, expected ${applicationId})`,
-      { hint: "Move the file away, or choose another --data-dir" },
+    throw new ContentFault(
+      `made by another program (application ID ${id}, expected ${applicationId})`,
+      "Move the file away, or choose another --data-dir",
     );
   }
   const version = readNumber(database, "PRAGMA user_version");
   if (version !== schemaVersion) {
-    throw new SettingsError(
-      `Cannot use database "${path}": its version is ${version}, expected ${schemaVersion}`,
-      { hint: "A newer clusternet wrote it: use that version or a backup" },
+    throw new ContentFault(
+      `its version is ${version}, expected ${schemaVersion}`,
+      "A newer clusternet wrote it: use that version or a backup",
     );
   }
   const check = Object.values(database.query<object, []>("PRAGMA quick_check(1)").get() ?? {})[0];
-  if (check !== "ok") throw damaged(path, new Error(String(check)));
+  if (check !== "ok") throw damageOf(path, new Error(String(check)));
   setModes(database);
 }
 
@@ -120,30 +118,6 @@ function setModes(database: Database): void {
 
 function readNumber(database: Database, sql: string): number {
   return Number(Object.values(database.query<object, []>(sql).get() ?? {})[0]);
-}
-
-/**
- * Only what SQLite says of the content makes the file damaged, or a row that nobody can have written: on a full disk, or
- * where a permission is missing, or while another program holds it, it is good, and whoever moved it away would let
- * removed nodes in again.
- */
-function unusable(path: string, cause: unknown): SettingsError {
-  if (cause instanceof SQLiteError && /^SQLITE_(CORRUPT|NOTADB)/.test(cause.code ?? "")) {
-    return damaged(path, cause);
-  }
-  return new SettingsError(`Cannot use database "${path}": ${messageOf(cause)}`, {
-    cause,
-    hint: "Look for a full or read-only disk, a missing permission, or another program that holds the file, and start again: it was left as it is",
-  });
-}
-
-function damaged(path: string, cause: unknown): SettingsError {
-  return new SettingsError(`Cannot use database "${path}": it is damaged or no database`, {
-    cause,
-    hint:
-      "Restore a backup, or move the file away and start anew: nodes that report their status come back by " +
-      "themselves, but which nodes were removed and which keys were used is then forgotten",
-  });
 }
 
 /** What its tables hold, not looked into yet. */
@@ -224,7 +198,7 @@ export class OpenFile {
     }).immediate;
   }
 
-  /** True while what is written here is found again under its name. */
+  /** True while what is written here is found again under its name. Throws what the system says when nobody can tell. */
   isInPlace(): boolean {
     return (
       !this.#closed &&
@@ -233,19 +207,14 @@ export class OpenFile {
     );
   }
 
-  /** Throws SettingsError. */
+  /** Throws ContentFault, or what the system or SQLite says. */
   load(): StoredState {
-    let rows: StoredRows;
-    try {
-      rows = {
-        nodes: this.#rows("SELECT * FROM node ORDER BY id"),
-        keys: this.#rows("SELECT * FROM used_key ORDER BY rowid"),
-        removed: this.#rows("SELECT * FROM removed_node"),
-        allowed: this.#rows("SELECT * FROM allowed_node"),
-      };
-    } catch (error) {
-      throw unusable(this.#path, error);
-    }
+    const rows: StoredRows = {
+      nodes: this.#rows("SELECT * FROM node ORDER BY id"),
+      keys: this.#rows("SELECT * FROM used_key ORDER BY rowid"),
+      removed: this.#rows("SELECT * FROM removed_node"),
+      allowed: this.#rows("SELECT * FROM allowed_node"),
+    };
     try {
       return {
         nodes: rows.nodes.map(readNode),
@@ -254,7 +223,7 @@ export class OpenFile {
         allowed: new Set(rows.allowed.map(readId)),
       };
     } catch (error) {
-      throw damaged(this.#path, error);
+      throw damageOf(this.#path, error);
     }
   }
 
@@ -273,17 +242,25 @@ export class OpenFile {
     this.#database.run("PRAGMA journal_mode = DELETE");
   }
 
-  /** May be called twice. */
+  /** May be called twice. Never throws. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    // SQLite removes the write-ahead log by its name, which may be that of another database by now.
-    const found = identityOf(this.#path);
-    if (found !== undefined && found !== this.#identity)
-      this.#database.fileControl(constants.SQLITE_FCNTL_PERSIST_WAL, 1);
+    if (!this.#hasItsName()) this.#database.fileControl(constants.SQLITE_FCNTL_PERSIST_WAL, 1);
     // With a statement left, SQLite would keep the file open, and its write-ahead log beside it.
     for (const statement of this.#statements) statement.finalize();
     this.#database.close();
+  }
+
+  /** SQLite removes the write-ahead log by its name, which may be that of another database by now. */
+  #hasItsName(): boolean {
+    try {
+      const found = identityOf(this.#path);
+      return found === undefined || found === this.#identity;
+    } catch {
+      // Whatever keeps us from looking: a log that is left is taken in at the next start.
+      return false;
+    }
   }
 
   #rows(sql: string): readonly unknown[] {
@@ -291,9 +268,9 @@ export class OpenFile {
   }
 }
 
-/** Which file has that name. The number is not used again while the file is open. */
+/** Which file has that name. The number is not used again while the file is open. Throws as `lstatIfThere`. */
 export function identityOf(path: string): string | undefined {
-  const found = lstatSync(path, { bigint: true, throwIfNoEntry: false });
+  const found = lstatIfThere(path);
   return found === undefined ? undefined : `${found.dev} ${found.ino}`;
 }
 

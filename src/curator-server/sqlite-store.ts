@@ -5,16 +5,22 @@
  * what was opened around each commit: a database that is gone is made anew with everything in it, and one that somebody
  * put in its place is left alone, and nothing is kept until it is gone or this program starts with it.
  */
-import { linkSync, rmSync } from "node:fs";
+import { linkSync, unlinkSync } from "node:fs";
 import { dirname } from "node:path";
-import { ClusternetError, messageOf } from "../errors.ts";
+import { quotePath } from "../core/problem.ts";
+import { ClusternetError, isSystemError } from "../errors.ts";
 import { syncDirectoryNow } from "../host/files.ts";
+import { unusable, unwritten } from "./sqlite-error.ts";
 import { identityOf, openFile, type OpenFile } from "./sqlite-file.ts";
 import type { Kept, NodeStore, StoredChange, StoredState } from "./store.ts";
 
 /** Opens the file, making it (mode 0600) when absent. Throws SettingsError. */
 export function openSqliteStore(path: string): NodeStore {
-  return new SqliteStore(path, openFile(path));
+  try {
+    return new SqliteStore(path, openFile(path));
+  } catch (error) {
+    throw unusable(path, error);
+  }
 }
 
 class SqliteStore implements NodeStore {
@@ -32,7 +38,11 @@ class SqliteStore implements NodeStore {
   }
 
   load(): StoredState {
-    return this.#file.load();
+    try {
+      return this.#file.load();
+    } catch (error) {
+      throw unusable(this.#path, error);
+    }
   }
 
   commit(changes: readonly StoredChange[], whole: () => StoredState): Kept {
@@ -47,38 +57,32 @@ class SqliteStore implements NodeStore {
 
   ensure(whole: () => StoredState): Kept {
     if (this.#closed) throw unwritten(this.#path, new Error("it is closed"));
-    if (this.#file.isInPlace()) return "in-place";
-    const found = identityOf(this.#path);
-    if (found !== undefined && found !== this.#identity) {
-      throw new ClusternetError(
-        `Cannot use database "${this.#path}": another file was put in place of the one in use`,
-        {
-          hint:
-            "Nodes are told to try again: restart the Curator to go on from that file, or move it away and " +
-            "everything is written into a new one",
-        },
-      );
-    }
     try {
-      this.#file.close();
-      const state = whole();
-      if (found === undefined) {
-        makeFilled(this.#path, state);
-        this.#identity = identityOf(this.#path);
-      }
-      // Only its write-ahead log may have gone, and one made by an earlier try has missed changes since.
-      const file = openFile(this.#path);
-      try {
-        file.replaceAll(state);
-      } catch (error) {
-        file.close();
-        throw error;
-      }
-      this.#file = file;
+      if (this.#file.isInPlace()) return "in-place";
+      const found = identityOf(this.#path);
+      if (found !== undefined && found !== this.#identity) throw replaced(this.#path);
+      this.#writeAnew(whole(), found !== undefined);
+      return "anew";
     } catch (error) {
-      throw unwritten(this.#path, error);
+      throw error instanceof ClusternetError ? error : unwritten(this.#path, error);
     }
-    return "anew";
+  }
+
+  #writeAnew(state: StoredState, isThere: boolean): void {
+    this.#file.close();
+    if (!isThere) {
+      makeFilled(this.#path, state);
+      this.#identity = identityOf(this.#path);
+    }
+    // Only its write-ahead log may have gone, and one made by an earlier try has missed changes since.
+    const file = openFile(this.#path);
+    try {
+      file.replaceAll(state);
+    } catch (error) {
+      file.close();
+      throw error;
+    }
+    this.#file = file;
   }
 
   close(): void {
@@ -87,12 +91,23 @@ class SqliteStore implements NodeStore {
   }
 }
 
+function replaced(path: string): ClusternetError {
+  return new ClusternetError(
+    `Cannot use database ${quotePath(path)}: another file was put in place of the one in use`,
+    {
+      hint:
+        "Nodes are told to try again: restart the Curator to go on from that file, or move it away and " +
+        "everything is written into a new one",
+    },
+  );
+}
+
 /** Makes the file, which gets its name only with all of the state in it: a crash leaves no empty one. */
 function makeFilled(path: string, state: StoredState): void {
   const temporary = `${path}-new`;
   // A log of a file that is gone would be taken for the new file's.
   for (const left of [temporary, `${temporary}-wal`, `${temporary}-shm`, `${path}-wal`, `${path}-shm`]) {
-    rmSync(left, { force: true });
+    removeIfThere(left);
   }
   const file = openFile(temporary);
   try {
@@ -103,13 +118,15 @@ function makeFilled(path: string, state: StoredState): void {
   }
   // Unlike a renaming, this never takes the place of a file that is there.
   linkSync(temporary, path);
-  rmSync(temporary);
+  unlinkSync(temporary);
   syncDirectoryNow(dirname(path));
 }
 
-function unwritten(path: string, error: unknown): ClusternetError {
-  return new ClusternetError(`Cannot write database "${path}": ${messageOf(error)}`, {
-    cause: error,
-    hint: "Nodes are told to try again until it can be written: look for a full or read-only disk",
-  });
+/** Not rmSync: where something on the way is no directory, that of Bun 1.4.5 says EFAULT. */
+function removeIfThere(path: string): void {
+  try {
+    unlinkSync(path);
+  } catch (error) {
+    if (!isSystemError(error, "ENOENT")) throw error;
+  }
 }

@@ -271,14 +271,101 @@ describe("a database that is taken away while it is in use", () => {
     const store = openSqliteStore(path);
     rmSync(directory, { recursive: true });
     const keep = (): unknown => store.commit(change, () => whole);
-    expect(keep).toThrow(/^Cannot write database .*curator\.db": Cannot make database/);
-    expect(keep).toThrow(/^Cannot write database/);
+    const missing =
+      /^Cannot write database .*curator\.db": ".*curator\.db-new": ENOENT: no such file or directory$/;
+    expect(keep).toThrow(missing);
+    expect(keep).toThrow(missing);
     mkdirSync(directory);
     expect(keep()).toBe("anew");
     expect(store.load()).toEqual(whole);
     store.close();
   });
 });
+
+const toLetIn =
+  "Let the user who runs the Curator read, write and search the data directory, and read and write the files in it";
+
+/** What code says that is run by a user who may not do everything; of an error what a person is told. */
+function asNobody(code: string): unknown {
+  const source = `
+    import { chmodSync, renameSync, rmSync, writeFileSync } from "node:fs";
+    import { openSqliteStore } from ${JSON.stringify(join(import.meta.dir, "../../src/curator-server/sqlite-store.ts"))};
+    const path = ${JSON.stringify(path)};
+    const directory = ${JSON.stringify(directory)};
+    const said = [];
+    const tell = (what) =>
+      said.push(what instanceof Error ? { name: what.name, message: what.message, hint: what.hint } : what);
+    process.setuid(65534);
+    ${code}
+    console.log(JSON.stringify(said));
+  `;
+  const ended = Bun.spawnSync([process.execPath, "-e", source], { cwd: import.meta.dir });
+  return JSON.parse(ended.stdout.toString() || JSON.stringify(ended.stderr.toString()));
+}
+
+test.each([
+  {
+    name: "its directory may not be searched",
+    take: "chmodSync(directory, 0o600);",
+    give: "chmodSync(directory, 0o700);",
+    reason: "EACCES: permission denied",
+    remedy: toLetIn,
+  },
+  {
+    name: "its directory has become a file",
+    take: "renameSync(directory, directory + '-away'); writeFileSync(directory, '');",
+    give: "rmSync(directory); renameSync(directory + '-away', directory);",
+    reason: '"%-new": ENOTDIR: not a directory',
+    remedy: "Put the data directory back: it is gone, or something else has its name",
+  },
+  {
+    name: "the file is gone, and its directory may not be written",
+    take: "renameSync(path, path + '-away'); chmodSync(directory, 0o500);",
+    give: "chmodSync(directory, 0o700);",
+    reason: '"%-wal": EACCES: permission denied',
+    remedy: toLetIn,
+  },
+])(
+  "a store that cannot keep anything says what was found and what to do: $name",
+  ({ take, give, reason, remedy }) => {
+    // Its parent too: it is renamed.
+    const parent = directory;
+    directory = join(parent, "data");
+    path = join(directory, "curator.db");
+    mkdirSync(directory);
+    for (const each of [parent, directory]) chownSync(each, 65534, 65534);
+    const said = asNobody(`
+    const state = { nodes: [], keys: new Map(), removed: new Set(["gone"]), allowed: new Set() };
+    const store = openSqliteStore(path);
+    const keep = () => store.commit([{ kind: "remove", id: "gone" }], () => state);
+    tell(keep());
+    ${take}
+    for (const each of [keep, () => store.ensure(() => state)]) {
+      try { tell(each()); } catch (error) { tell(error); }
+    }
+    ${give}
+    tell(keep());
+    tell([...store.load().removed]);
+    ${take.replace("'-away'", "'-away-again'")}
+    store.close();
+    tell("closed");
+  `);
+    const told = {
+      name: "ClusternetError",
+      message: `Cannot write database "${path}": ${reason.replace("%", path)}`,
+      hint: `${remedy}. Nodes are told to try again until then`,
+    };
+    directory = parent;
+    expect(said).toEqual([
+      "in-place",
+      told,
+      told,
+      expect.stringMatching(/^(in-place|anew)$/),
+      ["gone"],
+      "closed",
+    ]);
+  },
+);
 
 /** A database of more than a few pages. */
 function makeLarge(): void {
@@ -359,7 +446,8 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
           other.close();
         };
       },
-      found: "database is locked",
+      found: "SQLITE_BUSY: database is locked",
+      remedy: "Stop the other program that holds the file",
     },
     {
       name: "whose log cannot be made",
@@ -367,9 +455,11 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
         mkdirSync(`${path}-wal`);
         return () => rmSync(`${path}-wal`, { recursive: true });
       },
-      found: "unable to open database file",
+      found: "SQLITE_CANTOPEN: unable to open database file",
+      remedy:
+        "Look for a full, failing or read-only disk, a missing permission, or another program that holds the file",
     },
-  ])("a good file $name is not called damaged, and used afterwards", ({ block, found }) => {
+  ])("a good file $name is not called damaged, and used afterwards", ({ block, found, remedy }) => {
     const first = openSqliteStore(path);
     first.commit([{ kind: "remove", id: "a" as NodeId }], unasked);
     first.close();
@@ -385,7 +475,7 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
     expect(thrown).toBeInstanceOf(SettingsError);
     expect(thrown).toMatchObject({
       message: `Cannot use database "${path}": ${found}`,
-      hint: expect.stringMatching(/^Look for a full or read-only disk, /),
+      hint: `${remedy}, and start again: the file was left as it is`,
     });
     const again = openSqliteStore(path);
     expect(again.load().removed).toEqual(new Set(["a" as NodeId]));
@@ -393,30 +483,17 @@ describe("a file that cannot be used is refused (exit 78) and stays as it is", (
   });
 
   test("a directory that cannot be flushed is named as the reason, until it can", () => {
-    const source = `
-      import { openSqliteStore } from ${JSON.stringify(join(import.meta.dir, "../../src/curator-server/sqlite-store.ts"))};
-      process.setuid(65534);
-      try {
-        openSqliteStore(${JSON.stringify(path)}).close();
-        console.log(JSON.stringify("opened"));
-      } catch ({ name, message, hint }) {
-        console.log(JSON.stringify({ name, message, hint }));
-      }
-    `;
-    const open = (): unknown => {
-      const ended = Bun.spawnSync([process.execPath, "-e", source], { cwd: import.meta.dir });
-      return JSON.parse(ended.stdout.toString() || JSON.stringify(ended.stderr.toString()));
-    };
+    const open = "try { openSqliteStore(path).close(); tell('opened'); } catch (error) { tell(error); }";
     const refused = {
       name: "SettingsError",
-      message: `Cannot use database "${path}": EACCES: permission denied, open '${directory}'`,
-      hint: expect.stringMatching(/^Look for a full or read-only disk, a missing permission/),
+      message: `Cannot use database "${path}": "${directory}": EACCES: permission denied`,
+      hint: `${toLetIn}, and start again: the file was left as it is`,
     };
     chownSync(directory, 65534, 65534);
     chmodSync(directory, 0o300);
-    expect([open(), open()]).toEqual([refused, refused]);
+    expect([asNobody(open), asNobody(open)]).toEqual([[refused], [refused]]);
     chmodSync(directory, 0o700);
-    expect(open()).toBe("opened");
+    expect(asNobody(open)).toEqual(["opened"]);
   });
 
   test.each([
