@@ -4,7 +4,6 @@
  * A key file that cannot be used stays as it is: it may be all there is of a key that other nodes know. No message
  * shows any of its content. A key that is on disk is there whole, with mode 0600 from its first byte.
  */
-import { lstatSync } from "node:fs";
 import { parsePrivateKey, privateKeyFromBytes, type PrivateKey } from "../core/key.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
 import {
@@ -15,7 +14,7 @@ import {
   ownerHint,
   systemReason,
 } from "../errors.ts";
-import { makeFile, modeProblems, privateMode, readRegularFile } from "./files.ts";
+import { lstatIfThere, makeFile, modeProblems, privateMode, readRegularFile } from "./files.ts";
 
 /** Name of the key file in the data directory. */
 export const keyFileName = "private.key";
@@ -61,8 +60,18 @@ export async function ensureKeyFile(path: string): Promise<KeyFile & { readonly 
  */
 export async function rewriteKeyFile(path: string, key: PrivateKey): Promise<boolean> {
   // Looked first: making it writes the key into a new file before it can find that there is one.
-  if (lstatSync(path, { throwIfNoEntry: false }) !== undefined) return false;
-  return await makeKeyFile(path, key);
+  return isThere(path) ? false : await makeKeyFile(path, key);
+}
+
+function isThere(path: string): boolean {
+  try {
+    return lstatIfThere(path) !== undefined;
+  } catch (error) {
+    throw new SettingsError(`Cannot look at private key ${quotePath(path)}: ${systemReason(error)}`, {
+      cause: error,
+      ...ownerHint(error),
+    });
+  }
 }
 
 async function readKey(path: string, closeToOthers: boolean): Promise<KeyFile | undefined> {

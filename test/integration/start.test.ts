@@ -4,7 +4,7 @@
  */
 import { describe, expect, test } from "bun:test";
 import { existsSync, lstatSync, readdirSync, readFileSync } from "node:fs";
-import { chmod, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { chmod, mkdir, readFile, rename, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { parsePublicKey } from "../../src/core/key.ts";
 import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
@@ -383,6 +383,24 @@ describe("a disk", () => {
       /WARN .*Cannot write .*clusternet\.state.*The next start, or `down`, does not know/,
     );
     await rm(join(inside, "ballast"));
+  });
+
+  test("whose directory has become a file under an agent is reported in its own words, and it is stopped with 0", async () => {
+    await using place = await Place.create();
+    const { process } = await place.start({ flags: ["--resync", "1"] });
+    await process.waitForLine(/Announced this node/, { limitMs: soonMs });
+    await rename(place.data, `${place.data}-away`);
+    await writeFile(place.data, "");
+    for (const each of ["data directory", "private.key", "socket", "clusternet.state", "clusternet.conf"])
+      await process.waitForLine(
+        new RegExp(`WARN .*Cannot .*${RegExp.escape(each)}.*problem=file-unwritable`),
+        {
+          limitMs: soonMs,
+        },
+      );
+    expect(await process.stop()).toEqual({ code: 0, signal: undefined });
+    const told = process.lines.map(({ text }) => text).filter((text) => text.includes("file-unwritable"));
+    expect(told).toEqual(told.filter((text) => / WARN +Cannot /.test(text)));
   });
 
   test("that is read-only is a problem with a key on it, and 78 without", async () => {
