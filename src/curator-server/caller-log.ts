@@ -3,7 +3,8 @@
  *
  * A node may change its address, its key and its prefixes as often as it likes, or be refused for one thing and
  * another in turn: its lines must neither fill the disk nor bury those of others. Whoever cannot be told, and so could be
- * anybody, shares one such budget with all of his kind. What is left out is counted, and told when that minute is over.
+ * anybody, shares one such budget with all of his kind, of which one address has a quarter: a scanner there must not hide
+ * the node whose certificate has gone bad. What is left out is counted, and told when that minute is over.
  * A refusal that was left out is not taken for said: it is logged when it comes again and there is room.
  */
 import { Status } from "nice-grpc-common";
@@ -14,6 +15,8 @@ import type { Refusal } from "./refusal.ts";
 
 /** More than a node in trouble has to say, each time anew. */
 const linesOfCaller = 20;
+/** Of those that all have who cannot be told, so many are for one address. */
+const linesOfAddress = 5;
 const minuteMs = 60_000;
 /** Callers with a budget of their own; without TLS anybody can be as many as he likes. */
 const knownCallers = 10_000;
@@ -23,6 +26,8 @@ interface Budget {
   readonly sinceMs: number;
   lines: number;
   leftOut: number;
+  /** Of callers who cannot be told: how many of the lines each address has. */
+  readonly linesOf: Map<string, number>;
 }
 
 /** A log whose lines belong to callers. */
@@ -49,7 +54,7 @@ export class CallerLog {
    */
   warn(caller: NodeId | { readonly address: string }, message: string, fields: LogFields): boolean {
     const isKnown = typeof caller === "string";
-    if (!this.#spend(isKnown ? caller : "")) return false;
+    if (!(isKnown ? this.#spend(caller) : this.#spend("", caller.address))) return false;
     this.#log.warn(message, { node: isKnown ? caller : caller.address, ...fields });
     return true;
   }
@@ -63,16 +68,18 @@ export class CallerLog {
     }
   }
 
-  #spend(caller: NodeId | ""): boolean {
+  #spend(caller: NodeId | "", address?: string): boolean {
     this.#closeMinutes();
     const name = this.#budgets.has(caller) || this.#budgets.size < knownCallers ? caller : "";
-    const budget = this.#budgets.get(name) ?? { sinceMs: this.#clock.nowMs(), lines: 0, leftOut: 0 };
+    const budget = this.#budgets.get(name) ?? newBudget(this.#clock.nowMs());
     this.#budgets.set(name, budget);
-    if (budget.lines >= linesOfCaller) {
+    const ofAddress = address === undefined ? 0 : (budget.linesOf.get(address) ?? 0);
+    if (budget.lines >= linesOfCaller || ofAddress >= linesOfAddress) {
       if (budget.leftOut++ === 0) void this.#closeInTime(name, budget);
       return false;
     }
     budget.lines++;
+    if (address !== undefined) budget.linesOf.set(address, ofAddress + 1);
     return true;
   }
 
@@ -101,6 +108,10 @@ export class CallerLog {
       count: leftOut,
     });
   }
+}
+
+function newBudget(sinceMs: number): Budget {
+  return { sinceMs, lines: 0, leftOut: 0, linesOf: new Map() };
 }
 
 /** Callers whose last refusal is remembered; the oldest is forgotten, and then logged once more. */

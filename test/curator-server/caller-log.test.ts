@@ -46,6 +46,24 @@ test("each node has 20 lines a minute, all addresses together as many, and what 
   expect(taken()).toEqual([["did", "a", undefined]]);
 });
 
+test("one address has 5 of the lines of all addresses, and takes none from other addresses, nor from nodes", async () => {
+  const { clock, log, taken } = callerLog();
+  for (let line = 0; line < 1_000; line++) log.warn({ address: "192.0.2.1" }, `scan ${line}`, {});
+  log.warn({ address: "192.0.2.2" }, "bad certificate", {});
+  log.warn(a, "refused", {});
+  log.info(b, "did", {});
+  expect(taken()).toEqual([
+    ...Array.from({ length: 5 }, (_, line) => [`scan ${line}`, "192.0.2.1", undefined]),
+    ["bad certificate", "192.0.2.2", undefined],
+    ["refused", "a", undefined],
+    ["did", "b", undefined],
+  ]);
+  await clock.advance(60_000);
+  expect(taken()).toEqual([[leftOut, undefined, 995]]);
+  log.warn({ address: "192.0.2.1" }, "scan", {});
+  expect(taken()).toEqual([["scan", "192.0.2.1", undefined]]);
+});
+
 test("more callers than can be kept apart share what is left", () => {
   let lines = 0;
   const log = new CallerLog({ ...silentLogger, warn: () => void lines++ }, new FakeClock());
@@ -112,7 +130,7 @@ test("what is left out is told when its minute is over, though nobody has anythi
   const { clock, log, taken } = callerLog();
   for (let line = 0; line < 22; line++) log.info(a, "did", {});
   await clock.advance(30_000);
-  for (let line = 0; line < 23; line++) log.warn({ address: "192.0.2.7" }, "refused", {});
+  for (let line = 0; line < 23; line++) log.warn({ address: `192.0.2.${line}` }, "refused", {});
   expect(taken()).toHaveLength(40);
   await clock.advance(29_999);
   expect(taken()).toEqual([]);
