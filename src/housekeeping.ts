@@ -48,6 +48,7 @@ export class Housekeeping {
   readonly #parts: HousekeepingParts;
   #server: PrivateServer | undefined;
   #lastTurnMs = 0;
+  #hasTurned = false;
 
   constructor(settings: HousekeepingSettings, parts: HousekeepingParts) {
     this.#settings = settings;
@@ -59,6 +60,11 @@ export class Housekeeping {
     return this.#lastTurnMs;
   }
 
+  /** All of it was looked at once: what cannot be made or written is among the problems. */
+  get hasTurned(): boolean {
+    return this.#hasTurned;
+  }
+
   /** Serves the status until `signal` aborts. Never throws: what cannot be done is reported and tried again. */
   async run(signal: AbortSignal): Promise<void> {
     const { clock, memory } = this.#parts;
@@ -68,6 +74,7 @@ export class Housekeeping {
       while (!signal.aborted) {
         this.#lastTurnMs = clock.nowMs();
         const isWhole = await this.#turn();
+        this.#hasTurned = true;
         if (isWhole) backoff.reset();
         const restMs = isWhole ? everyMs : Math.min(everyMs, backoff.next());
         await memory.unwritten.wait(restMs, signal, clock);

@@ -8,12 +8,14 @@ import { announcedEndpoint } from "./core/host-state.ts";
 import { privateKeyFromBytes, secretForms, type PublicKey } from "./core/key.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
+import type { ClusternetError } from "./errors.ts";
 import { createRunCommand, runUntil } from "./host/command.ts";
 import { readKeyFile } from "./host/key-file.ts";
 import { findHeldNetworks } from "./host/lock.ts";
 import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { guessImplementation } from "./host/wireguard-go.ts";
+import { notAllAnnounced } from "./not-announced.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
 import { tooLate } from "./too-late.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
@@ -35,6 +37,8 @@ export interface Preview {
   readonly commands: readonly string[];
   readonly announced: PreviewedAnnouncement;
   readonly problems: readonly Problem[];
+  /** What a run would end with although all went well, as far as it can be told now. */
+  readonly failure?: ClusternetError;
 }
 
 /** What the Curator would be told, and through it all other nodes. */
@@ -54,7 +58,7 @@ export interface PreviewedAnnouncement {
  * `timeoutMs` run out.
  */
 export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortSignal): Promise<Preview> {
-  const { dataDirectory, interfaceName, wireguard, curator, log } = agent;
+  const { self, dataDirectory, interfaceName, wireguard, curator, log } = agent;
   const run = runUntil(createRunCommand(), signal);
   const found = await readKeyFile(keyPathOf(agent));
   const key = found?.key ?? privateKeyFromBytes(crypto.getRandomValues(new Uint8Array(32)));
@@ -95,6 +99,14 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
   const { claim, externalAddress } = own.get();
   const endpoint =
     externalAddress === undefined ? undefined : announcedEndpoint({ address: externalAddress }, listenPort);
+  const reported = [
+    ...(last.kind === "none" ? [] : last.problems),
+    ...(curator.credentials === undefined ? [] : await openKeyProblems(curator.credentials.key)),
+    ...own.get().problems,
+    ...problems,
+    ...planned.problems,
+  ];
+  const failure = notAllAnnounced("Not all of this node would be announced", { problems: reported, self });
   return {
     text: renderWgConfig({ listenPort, mesh: { peers: wanted.peers }, ...keepalive }, undefined),
     commands: planned.done.map((step) => renderStep(step, context)),
@@ -104,13 +116,8 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
       ...(endpoint === undefined ? {} : { endpoint }),
       ...(found === undefined ? {} : { publicKey: key.publicKey }),
     },
-    problems: [
-      ...(last.kind === "none" ? [] : last.problems),
-      ...(curator.credentials === undefined ? [] : await openKeyProblems(curator.credentials.key)),
-      ...own.get().problems,
-      ...problems,
-      ...planned.problems,
-    ],
+    problems: reported,
+    ...(failure === undefined ? {} : { failure }),
   };
 }
 

@@ -48,6 +48,8 @@ export interface PushParts {
   readonly own: Watched<Own>;
   readonly pull: Watched<PullState>;
   readonly connection: Watched<CuratorConnection | undefined>;
+  /** While it is false nothing is told to a Curator. */
+  readonly mayTell: Watched<boolean>;
   readonly problems: ProblemLog;
   readonly log: Logger;
   readonly clock: Clock;
@@ -88,7 +90,7 @@ export class Push {
   #reported: string | undefined;
   #reportedAtMs = 0;
   #reporting: boolean;
-  #missingStatusSinceMs: number | undefined;
+  #missingStatus: { readonly sinceMs: number; readonly message: string } | undefined;
   #reversalsMs: readonly number[] = [];
 
   constructor(settings: PushSettings, parts: PushParts) {
@@ -108,13 +110,13 @@ export class Push {
   }
 
   /**
-   * The Curator misses a status of this node, and this node leaves it to others to report it, for now. With "auto" this
-   * is how every start goes at our own Curator, and no problem before it lasts.
+   * What the Curator says of it while it misses a status of this node and this node leaves it to others to report it, for
+   * now; else undefined. With "auto" this is how every start goes at our own Curator, and no problem before it lasts.
    */
-  get awaitsStatus(): boolean {
-    return (
-      this.#settings.reportStatus === "auto" && !this.#reporting && this.#missingStatusSinceMs !== undefined
-    );
+  get statusRefusal(): string | undefined {
+    return this.#settings.reportStatus === "auto" && !this.#reporting
+      ? this.#missingStatus?.message
+      : undefined;
   }
 
   /** When the loop last turned, by the clock's `nowMs`. */
@@ -131,7 +133,7 @@ export class Push {
         this.#bell.poke();
       }
     };
-    const { own, pull, connection } = this.#parts;
+    const { own, pull, connection, mayTell } = this.#parts;
     const cutCalls = async (): Promise<void> => {
       for await (const current of connection.watch(signal)) {
         if (current !== this.#calls.connection) this.#calls.stop.abort();
@@ -142,17 +144,18 @@ export class Push {
       ring(own, true),
       ring(connection, true),
       ring(pull, false),
+      ring(mayTell, false),
       this.#loop(signal),
     ]);
   }
 
   async #loop(signal: AbortSignal): Promise<void> {
-    const { clock, connection, own } = this.#parts;
+    const { clock, connection, own, mayTell } = this.#parts;
     while (!signal.aborted) {
       this.#lastTurnMs = clock.nowMs();
       const current = connection.get();
-      const { compared } = this.#parts.pull.get();
-      if (current !== undefined && compared && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
+      const isOpen = mayTell.get() && this.#parts.pull.get().compared;
+      if (current !== undefined && isOpen && clock.nowMs() >= (this.#retryAtMs ?? 0)) {
         this.#retryAtMs = undefined;
         const claim = own.get();
         this.#calls = { connection: current, stop: new AbortController() };
@@ -163,7 +166,7 @@ export class Push {
       }
       // Without a connection, or an interface, there is nothing to do at that time.
       const retryAtMs =
-        connection.get() === undefined || !compared
+        connection.get() === undefined || !isOpen
           ? Infinity
           : Math.min(this.#retryAtMs ?? Infinity, this.#announcer.wakeAtMs);
       await this.#bell.wait(Math.min(Math.max(0, retryAtMs - clock.nowMs()), pulseMs), signal, clock);
@@ -191,7 +194,7 @@ export class Push {
       this.#backoff.reset();
       this.#removedBackoff.reset();
       this.#removed = false;
-      this.#missingStatusSinceMs = undefined;
+      this.#missingStatus = undefined;
       problems.replace("push", this.#announcer.problems);
     } catch (error) {
       if (signal.aborted) return;
@@ -350,14 +353,16 @@ export class Push {
   #refused(error: unknown): void {
     const { problems, clock, log } = this.#parts;
     const isStatusMissing = error instanceof CuratorError && error.code === failedPrecondition;
-    this.#missingStatusSinceMs = isStatusMissing ? (this.#missingStatusSinceMs ?? clock.nowMs()) : undefined;
+    const message = describeInLine(error);
+    this.#missingStatus = isStatusMissing
+      ? { sinceMs: this.#missingStatus?.sinceMs ?? clock.nowMs(), message }
+      : undefined;
     if (isStatusMissing) {
       // The Curator has no status of this node, whatever was reported before.
       this.#reported = undefined;
       if (clock.nowMs() >= this.#statusDueMs) this.#reporting = true;
     }
-    const message = describeInLine(error);
-    if (this.awaitsStatus) {
+    if (this.statusRefusal !== undefined) {
       log.debug("The Curator misses a status of this node; one is reported when nobody else does", {
         message,
       });
@@ -374,6 +379,6 @@ export class Push {
   /** When `auto` reports the status itself, if the Curator goes on missing it; never with another setting. */
   get #statusDueMs(): number {
     if (this.#settings.reportStatus !== "auto") return Infinity;
-    return (this.#missingStatusSinceMs ?? Infinity) + missingStatusMs;
+    return (this.#missingStatus?.sinceMs ?? Infinity) + missingStatusMs;
   }
 }

@@ -5,12 +5,13 @@
  * right already; the Curator is called meanwhile. From then on pull and push work side by side and neither ends before
  * the signal aborts. Ending takes nothing away: interface, routes, file and announcement stay (C4.11).
  */
+import { Value } from "./async.ts";
 import { createAgent, type Agent, type ServiceOptions } from "./agent.ts";
 import { AgentStatus } from "./agent-status.ts";
-import type { NodeId } from "./core/node.ts";
-import type { Problem, ProblemKind } from "./core/problem.ts";
+import { quote, type Problem, type ProblemKind } from "./core/problem.ts";
 import { ClusternetError, describeInLine, exitStatus } from "./errors.ts";
 import type { AgentMemory } from "./host/state-file.ts";
+import { notAllAnnounced } from "./not-announced.ts";
 import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
 import { rememberCurators, rememberPodPrefixes } from "./remember.ts";
@@ -23,6 +24,8 @@ import { tooLate } from "./too-late.ts";
 export class Service {
   readonly #agent: Agent;
   readonly #status: AgentStatus;
+  /** Nothing is told to a Curator before it is true. */
+  readonly #mayTell = new Value(true);
   #running: RunningAgent | undefined;
 
   /** Throws ClusternetError for an option that cannot be: what the command line refuses, this refuses too. */
@@ -36,10 +39,19 @@ export class Service {
    * or the host has no WireGuard; after that nothing but a bug ends it.
    */
   async run(signal: AbortSignal): Promise<void> {
+    this.#mayTell.set(true);
+    await this.#runLoops(signal);
+  }
+
+  async #runLoops(signal: AbortSignal): Promise<void> {
     // One loop that ends by a bug must end the others, or the agent would live on half.
     const broken = new AbortController();
     const until = AbortSignal.any([signal, broken.signal]);
-    const running = await startAgent(this.#agent, this.#status, until).catch((error: unknown) => {
+    const running = await startAgent(
+      this.#agent,
+      { handlers: this.#status, mayTell: this.#mayTell },
+      until,
+    ).catch((error: unknown) => {
       broken.abort();
       throw error;
     });
@@ -77,14 +89,16 @@ export class Service {
   }
 
   /**
-   * Runs until a full picture has been written and applied and this node's announcement accepted. Throws
+   * Runs until a full picture has been written and applied and this node's announcement accepted. Nothing is told to a
+   * Curator before this host is ready for it, so that what fails here stays here. Throws
    * ClusternetError with exit 69 when the UDP port is taken, with exit 75 when `timeoutMs` run out, with exit 3 when all
    * of that is done, but for prefixes that are not announced.
    */
   async runOnce(timeoutMs: number, signal: AbortSignal): Promise<void> {
     const stop = new AbortController();
     const until = AbortSignal.any([signal, stop.signal]);
-    const running = this.run(until);
+    this.#mayTell.set(false);
+    const running = this.#runLoops(until);
     const ended = running.then(
       () => undefined,
       () => undefined,
@@ -145,13 +159,17 @@ export class Service {
     const { self, clock, problems } = this.#agent;
     const endMs = clock.nowMs() + timeoutMs;
     while (!signal.aborted) {
-      const missing = this.#missingOfOnce();
       const current = problems.current();
-      if (missing.length === 0) return notAllAnnounced(current, self);
       const taken = current.find(({ kind }) => kind === "port-in-use");
       if (taken !== undefined) return new ClusternetError(taken.message, { exit: exitStatus.unavailable });
+      if (!this.#mayTell.get() && this.#isHostReady(current)) this.#mayTell.set(true);
+      const missing = this.#missingOfOnce(current);
+      if (missing.length === 0) {
+        const found = "The mesh is applied, but not all of this node is announced";
+        return notAllAnnounced(found, { problems: current, self });
+      }
       if (clock.nowMs() >= endMs) {
-        return tooLate("finish", { timeoutMs, missing, problems: current, self });
+        return tooLate("finish", { timeoutMs, missing, self, ...this.#whyUnfinished(current) });
       }
       // The loops change too much in too many places to ring a bell in each; a look now and then is cheap.
       await clock.sleep(Math.min(20, endMs - clock.nowMs()), signal);
@@ -159,47 +177,58 @@ export class Service {
     return undefined;
   }
 
-  #missingOfOnce(): readonly string[] {
+  #missingOfOnce(problems: readonly Problem[]): readonly string[] {
     const running = this.#running;
     if (running === undefined) return ["the agent is starting"];
-    const { heardOut, holds } = running.pull.state.get();
-    const isUnwritten =
-      running.memory.isBehind ||
-      this.#agent.problems.current().some(({ kind }) => kind === "file-unwritable");
+    const { pull, push, sources, housekeeping } = running;
+    const { heardOut, holds } = pull.state.get();
+    const notWritten = !housekeeping.hasTurned || problems.some(({ kind }) => kind === "file-unwritable");
     return [
-      ...(running.sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
+      ...(sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
       ...(heardOut ? [] : ["no full picture has come from a Curator"]),
       ...(holds ? [] : ["the mesh is not applied"]),
       // The host is as wanted without them, but what comes after this run relies on them.
-      ...(isUnwritten ? ["not every file could be written"] : []),
-      ...(running.push.isSettled
+      ...(notWritten ? ["not every file could be written"] : []),
+      ...(push.isSettled
         ? []
         : [
-            running.push.awaitsStatus
-              ? "the announcement has not been accepted: the Curator has no status of this node, which is reported after 10 s (--report-status on reports it at once)"
-              : "the announcement has not been accepted",
+            this.#mayTell.get()
+              ? "the announcement has not been accepted"
+              : "before that this node is not announced",
           ]),
     ];
   }
+
+  /** This host is ready for what is announced: of what can fail here nothing has. One bad peer is that node's own matter. */
+  #isHostReady(problems: readonly Problem[]): boolean {
+    const running = this.#running;
+    if (running?.housekeeping.hasTurned !== true) return false;
+    const { heardOut, compared } = running.pull.state.get();
+    const isBroken = problems.some(({ kind, nodeId }) => nodeId === undefined && ofHost.includes(kind));
+    return heardOut && compared && !isBroken;
+  }
+
+  /** The problems that may be why, and what to do where that is known. */
+  #whyUnfinished(problems: readonly Problem[]): {
+    readonly problems: readonly Problem[];
+    readonly hint?: string;
+  } {
+    const { self } = this.#agent;
+    const message = this.#running?.push.statusRefusal;
+    if (message === undefined) return { problems };
+    return {
+      problems: [{ kind: "announce-refused", nodeId: self, message }, ...problems],
+      hint:
+        `Is there a node ${quote(self)} in this cluster? If nobody else reports its status this node does, after 10 s: ` +
+        "give --timeout more than that, or --report-status on to report it at once",
+    };
+  }
 }
 
-/** Kinds of problems that keep a prefix of this node from being announced. */
-const notAnnounced: readonly ProblemKind[] = [
-  "announce-refused",
-  "prefix-malformed",
-  "prefix-outside",
-  "prefix-too-wide",
+/** Kinds of problems that are this host's, and keep it from being of use to other nodes. */
+const ofHost: readonly ProblemKind[] = [
+  "port-in-use",
+  "interface-foreign",
+  "apply-failed",
+  "file-unwritable",
 ];
-
-/** What a script must be able to tell: the mesh is applied, but not all that this node was given is announced. */
-function notAllAnnounced(problems: readonly Problem[], self: NodeId): ClusternetError | undefined {
-  const messages = problems
-    .filter(({ kind, nodeId }) => nodeId === self && notAnnounced.includes(kind))
-    .map(({ message }) => message);
-  return messages.length === 0
-    ? undefined
-    : new ClusternetError(
-        `The mesh is applied, but not all of this node is announced: ${messages.join("; ")}`,
-        { exit: exitStatus.problems },
-      );
-}

@@ -4,7 +4,7 @@
  * Starting changes nothing that is right already, and the Curator is called meanwhile. What keeps the agent from starting
  * is thrown before anything was changed.
  */
-import { begin } from "./async.ts";
+import { begin, type Watched } from "./async.ts";
 import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { secretForms, type PrivateKey } from "./core/key.ts";
 import { describeInLine } from "./errors.ts";
@@ -42,6 +42,13 @@ export interface RunningAgent extends Wired {
   readonly housekeeping: Housekeeping;
 }
 
+/** What the agent is started with besides its options. */
+export interface StartOptions {
+  readonly handlers: StatusHandlers;
+  /** Nothing is told to a Curator before it is true. */
+  readonly mayTell: Watched<boolean>;
+}
+
 /**
  * Throws ClusternetError when the place is taken, the key cannot be used or the host has no WireGuard. The Curator is
  * followed from here on, until `signal` aborts, so that its picture comes while this host is read. Undefined, and nothing
@@ -49,7 +56,7 @@ export interface RunningAgent extends Wired {
  */
 export async function startAgent(
   agent: Agent,
-  handlers: StatusHandlers,
+  { handlers, mayTell }: StartOptions,
   signal: AbortSignal,
 ): Promise<RunningAgent | undefined> {
   const { dataDirectory, interfaceName, clusterNets, clock } = agent;
@@ -62,7 +69,7 @@ export async function startAgent(
     clusterNets: clusterNets.map(({ text }) => text),
   });
   try {
-    const started = await startInPlace(agent, { locks, handlers, signal });
+    const started = await startInPlace(agent, { locks, handlers, mayTell, signal });
     if (started !== undefined) return { startedAt, locks, ...started };
     locks.release();
     return undefined;
@@ -78,8 +85,9 @@ async function startInPlace(
   {
     locks,
     handlers,
+    mayTell,
     signal,
-  }: { readonly locks: Locks; readonly handlers: StatusHandlers; readonly signal: AbortSignal },
+  }: StartOptions & { readonly locks: Locks; readonly signal: AbortSignal },
 ): Promise<Omit<RunningAgent, "startedAt" | "locks"> | undefined> {
   const { dataDirectory, interfaceName, wireguard, curator, problems, log, clock } = agent;
   const run = batchIp(createRunCommand());
@@ -126,7 +134,7 @@ async function startInPlace(
     { dataDirectory, interfaceName, key, credentials: curator.credentials, resyncMs: agent.resyncMs },
     { locks, memory, handlers, problems, log, clock },
   );
-  const wired = wire(agent, { key, host, file, last, memory, seen, underlay, events });
+  const wired = wire(agent, { key, host, file, last, memory, seen, underlay, events, mayTell });
   return { key, host, memory, housekeeping, underlay, ...wired };
 }
 

@@ -20,11 +20,14 @@ export function tooLate(
     missing,
     problems,
     self,
+    hint,
   }: {
     readonly timeoutMs: number;
     readonly missing: readonly string[];
     readonly problems: readonly Problem[];
     readonly self: NodeId;
+    /** What to do, where the problems do not say it. */
+    readonly hint?: string;
   },
 ): ClusternetError {
   const reasons = [
@@ -40,5 +43,6 @@ export function tooLate(
   return new ClusternetError(`Cannot ${what} within ${timeoutMs / 1000} s: ${missing.join("; ")}`, {
     exit: exitStatus.temporary,
     ...(cause === undefined ? {} : { cause }),
+    ...(hint === undefined ? {} : { hint }),
   });
 }

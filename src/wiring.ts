@@ -1,7 +1,7 @@
 /**
  * The parts of one agent, made of its settings and of what the start has found; for a run and for a preview alike.
  */
-import { Value } from "./async.ts";
+import { Value, type Watched } from "./async.ts";
 import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { rememberedCurator } from "./core/curators.ts";
 import type { SeenHost } from "./core/host-state.ts";
@@ -38,6 +38,8 @@ export interface Found {
   readonly underlay: UnderlayFollower;
   /** The streams of the Curator, when they are followed already. */
   readonly events?: AsyncIterable<StreamEvent>;
+  /** Nothing is told to a Curator before it is true. Default: at once. */
+  readonly mayTell?: Watched<boolean>;
 }
 
 /** The loops, and what they share. */
@@ -51,7 +53,10 @@ export interface Wired {
 }
 
 /** Puts pull and push together. */
-export function wire(agent: Agent, { key, host, file, last, memory, seen, underlay, events }: Found): Wired {
+export function wire(
+  agent: Agent,
+  { key, host, file, last, memory, seen, underlay, events, mayTell = new Value(true) }: Found,
+): Wired {
   const { self, clusterNets, curator, network, interfaceName, listenPort, keepaliveSeconds } = agent;
   const { problems, log, clock, podNetworkState = new Value(alwaysAnswered) } = agent;
   const shared = { problems, log, clock };
@@ -94,7 +99,7 @@ export function wire(agent: Agent, { key, host, file, last, memory, seen, underl
   );
   const push = new Push(
     { self, reportStatus: agent.reportStatus },
-    { own, pull: pull.state, connection: curator.connection, ...shared },
+    { own, pull: pull.state, connection: curator.connection, mayTell, ...shared },
   );
   return { own, ownSettings, sources, tracker, pull, push };
 }

@@ -104,6 +104,7 @@ function start(reportStatus: "auto" | "on" | "off" = "auto") {
       curators: [],
     }),
     connection: new Value<CuratorConnection | undefined>(undefined),
+    mayTell: new Value(true),
     problems: new ProblemLog(silentLogger, clock),
     log: silentLogger,
     clock,
@@ -159,6 +160,19 @@ describe("Push", () => {
     expect(run.curator.tries).toBe(0);
     run.pull.set({ ...run.pull.get(), compared: true });
     await until(() => run.curator.announced.length === 1);
+    await run.end();
+  });
+
+  test("tells nothing before it may, and then at once", async () => {
+    const run = start("on");
+    run.mayTell.set(false);
+    run.pull.set({ ...run.pull.get(), heardOut: true });
+    run.connect();
+    await run.clock.advance(60_000);
+    expect([run.curator.tries, run.curator.reports]).toEqual([0, []]);
+    run.mayTell.set(true);
+    await until(() => run.curator.announced.length === 1);
+    expect(run.curator.reports.length).toBe(1);
     await run.end();
   });
 
@@ -364,11 +378,15 @@ describe("Push", () => {
     run.connect();
     await until(() => run.curator.tries === 1);
     await run.clock.advance(9900);
-    expect([run.curator.reports, run.kinds(), run.push.awaitsStatus]).toEqual([[], [], true]);
+    expect([run.curator.reports, run.kinds(), run.push.statusRefusal]).toEqual([
+      [],
+      [],
+      "Cannot announce: code 9",
+    ]);
     await run.clock.advance(200);
     expect(run.curator.reports.map(({ externalAddress }) => externalAddress.text)).toEqual(["192.0.2.1"]);
     // From here on it has been done, and does not help.
-    expect([run.kinds(), run.push.awaitsStatus]).toEqual([["announce-refused"], false]);
+    expect([run.kinds(), run.push.statusRefusal]).toEqual([["announce-refused"], undefined]);
     await run.end();
   });
 
@@ -412,7 +430,7 @@ describe("Push", () => {
     run.curator.answers = Array.from({ length: 30 }, () => 9);
     run.connect();
     await until(() => run.curator.tries === 1);
-    expect([run.kinds(), run.push.awaitsStatus]).toEqual([["announce-refused"], false]);
+    expect([run.kinds(), run.push.statusRefusal]).toEqual([["announce-refused"], undefined]);
     for (let turns = 0; turns < 120; turns++) await run.clock.advance(1000);
     expect(run.curator.tries).toBeGreaterThan(5);
     expect(run.curator.tries).toBeLessThan(30);

@@ -90,7 +90,9 @@ async function runService(
     await service.run(signal);
     log.info("Agent stops; the mesh stays up");
   } else if (once.dryRun) {
-    stdout(renderPreview(await service.preview(once.timeoutSeconds * 1000, signal)));
+    const preview = await service.preview(once.timeoutSeconds * 1000, signal);
+    stdout(renderPreview(preview));
+    if (preview.failure !== undefined) throw preview.failure;
   } else {
     await service.runOnce(once.timeoutSeconds * 1000, signal);
   }

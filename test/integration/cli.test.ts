@@ -602,11 +602,11 @@ test("status without an agent says that the data directory cannot be written: wh
   expect(await messages()).toEqual([of("ENOSPC: no space left on device")]);
 }, 30_000);
 
-test("run --once ends with 3 when it is done but a prefix is not announced, and says so last", async () => {
-  await using lab = await Lab.create();
-  const host = await hostIn(lab);
+/** Our Curator on the host's loopback, and `run --once` of nodes beside it. */
+async function withOurCurator(host: HostIn) {
   await host.sh("ip link set lo up");
-  const curator = Bun.spawn(
+  const data = join(host.directory, "curator");
+  const child = Bun.spawn(
     [
       ..."nsenter -n -m -t".split(" "),
       String(host.pid),
@@ -614,44 +614,112 @@ test("run --once ends with 3 when it is done but a prefix is not announced, and 
       process.execPath,
       main,
       ..."curator --insecure --store memory --data-dir".split(" "),
-      join(host.directory, "curator"),
+      data,
     ],
-    { env: { PATH: process.env["PATH"] ?? "" }, stdout: "ignore", stderr: "pipe" },
+    { env: { PATH: process.env["PATH"] ?? "" }, stdout: "ignore", stderr: "ignore" },
   );
-  try {
-    await waitFor(() => existsSync(join(host.directory, "curator", "curator.sock")), "the Curator");
-    const once = (id: string, ...prefixes: readonly string[]): Promise<Outcome> => {
+  await waitFor(() => existsSync(join(data, "curator.sock")), "the Curator");
+  return {
+    once: (id: string, prefixes: readonly string[], ...flags: readonly string[]): Promise<Outcome> => {
       const number = id.charCodeAt(0);
       return clusternet(
         [
           ...`run --once --insecure --node-id ${id} --curator 127.0.0.1:7835 --interface ${id}`.split(" "),
-          ...`--wireguard userspace --report-status on --external-address 192.0.2.${number} --listen-port 70${number}`.split(
+          ...`--wireguard userspace --external-address 192.0.2.${number} --listen-port 70${number}`.split(
             " ",
           ),
           "--data-dir",
           join(host.directory, id),
           ...prefixes.flatMap((prefix) => ["--pod-prefix", prefix]),
+          ...flags,
         ],
         { inside: host },
       );
-    };
-    expect((await once("b", "10.192.2.0/24")).exit).toBe(0);
-    const [refused, outside] = [
-      await once("a", "10.192.1.0/24", "10.192.2.0/25"),
-      await once("a", "10.192.1.0/24", "172.16.0.0/24"),
-    ];
-    const lastLine = ({ stderr }: Outcome): string => stderr.trimEnd().split("\n").at(-1) ?? "";
-    const found = "The mesh is applied, but not all of this node is announced: Cannot announce";
-    expect([refused.exit, outside.exit]).toEqual([3, 3]);
-    expect(lastLine(refused)).toStartWith(`${found} prefix 10.192.2.0/25: the Curator refuses it`);
-    expect(lastLine(outside)).toBe(
-      `${found} pod prefix 172.16.0.0/24 of node "a": it lies outside ClusterNet 10.192.0.0/11`,
-    );
-    expect((await once("a", "10.192.1.0/24")).exit).toBe(0);
-  } finally {
-    curator.kill("SIGKILL");
-    await curator.exited;
-  }
+    },
+    /** IDs of all nodes that it knows. */
+    nodes: async (): Promise<readonly string[]> => {
+      const { stdout } = await clusternet(["node", "list", "--json", "--data-dir", data]);
+      return (JSON.parse(stdout) as readonly { readonly id: string }[]).map(({ id }) => id);
+    },
+    async [Symbol.asyncDispose]() {
+      child.kill("SIGKILL");
+      await child.exited;
+    },
+  };
+}
+
+const linesOf = ({ stderr }: Outcome): readonly string[] => stderr.trimEnd().split("\n");
+
+test("run --once ends with 3 when it is done but a prefix is not announced, and says so last; so does --dry-run of what it can tell", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  await using curator = await withOurCurator(host);
+  const once = (id: string, ...prefixes: readonly string[]): Promise<Outcome> =>
+    curator.once(id, prefixes, "--report-status", "on");
+  expect((await once("b", "10.192.2.0/24")).exit).toBe(0);
+  const outside = ["10.192.1.0/24", "172.16.0.0/24"];
+  const why = `Cannot announce pod prefix 172.16.0.0/24 of node "a": it lies outside ClusterNet 10.192.0.0/11`;
+  const dry = await curator.once("a", outside, "--dry-run");
+  expect([dry.exit, linesOf(dry).at(-1)]).toEqual([3, `Not all of this node would be announced: ${why}`]);
+  expect(dry.stdout).toContain(`# prefix-outside: ${why}\n`);
+  const found = "The mesh is applied, but not all of this node is announced: ";
+  const [refused, left] = [await once("a", "10.192.1.0/24", "10.192.2.0/25"), await once("a", ...outside)];
+  expect([refused.exit, left.exit]).toEqual([3, 3]);
+  expect(linesOf(refused).at(-1)).toStartWith(
+    `${found}Cannot announce prefix 10.192.2.0/25: the Curator refuses it`,
+  );
+  expect(linesOf(left).at(-1)).toBe(`${found}${why}`);
+  expect((await curator.once("a", ["10.192.1.0/24"], "--dry-run")).exit).toBe(0);
+  expect((await once("a", "10.192.1.0/24")).exit).toBe(0);
+}, 30_000);
+
+test("run --once tells the Curator nothing of a node whose own host is not ready for it", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  await using curator = await withOurCurator(host);
+  const once = (id: string): Promise<Outcome> =>
+    curator.once(id, ["10.192.1.0/24"], "--report-status", "on", "--timeout", "2");
+  await host.run(["wireguard-go", "holder"], { detached: true });
+  await host.sh("wg set holder listen-port 7097");
+  await host.sh("ip link set holder up");
+  const taken = await once("a");
+  expect([taken.exit, linesOf(taken).at(-1)]).toEqual([
+    69,
+    'Cannot listen on UDP port 7097 for interface "a": the port is in use (ss -ulpn shows by whom)',
+  ]);
+  // Of the status socket.
+  const socket = join(host.directory, "b", "b.sock");
+  mkdirSync(socket, { recursive: true, mode: 0o700 });
+  const blocked = await once("b");
+  expect([blocked.exit, linesOf(blocked).slice(-2)]).toEqual([
+    75,
+    [
+      "Cannot finish within 2 s: not every file could be written; before that this node is not announced",
+      `  because: Cannot listen on socket "${socket}": it is a directory, expected nothing or a socket; hint: Remove it`,
+    ],
+  ]);
+  await host.sh("ip link add c type bridge");
+  expect((await once("c")).exit).toBe(75);
+  expect(await curator.nodes()).toEqual([]);
+  await host.sh("ip link delete holder");
+  expect((await once("a")).exit).toBe(0);
+  expect(await curator.nodes()).toEqual(["a"]);
+}, 30_000);
+
+test("run --once that waits for a status of a node which the Curator does not know says so, and what to do", async () => {
+  await using lab = await Lab.create();
+  const host = await hostIn(lab);
+  await using curator = await withOurCurator(host);
+  const late = await curator.once("a", ["10.192.1.0/24"], "--timeout", "2");
+  expect([late.exit, linesOf(late).slice(-3)]).toEqual([
+    75,
+    [
+      "Cannot finish within 2 s: the announcement has not been accepted",
+      '  because: Cannot announce to Curator "127.0.0.1:7835": FAILED_PRECONDITION: Cannot take announcement of node "a": it has not reported its status yet',
+      '  hint: Is there a node "a" in this cluster? If nobody else reports its status this node does, after 10 s: give ' +
+        "--timeout more than that, or --report-status on to report it at once",
+    ],
+  ]);
 }, 30_000);
 
 test("run with a relative data directory gives the interface the key that is in it", async () => {
