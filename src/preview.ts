@@ -6,14 +6,18 @@ import { keyPathOf, pathOf, type Agent } from "./agent.ts";
 import { renderStep } from "./core/host-commands.ts";
 import { announcedEndpoint } from "./core/host-state.ts";
 import { privateKeyFromBytes, secretForms, type PublicKey } from "./core/key.ts";
+import type { NodeId } from "./core/node.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
-import type { ClusternetError } from "./errors.ts";
+import { ClusternetError, exitStatus } from "./errors.ts";
+import { portInUse } from "./host/apply.ts";
+import type { ApplyResult } from "./host/host.ts";
 import { createRunCommand, runUntil } from "./host/command.ts";
 import { readKeyFile } from "./host/key-file.ts";
 import { findHeldNetworks } from "./host/lock.ts";
 import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
+import { isUdpPortHeld } from "./host/udp-ports.ts";
 import { guessImplementation } from "./host/wireguard-go.ts";
 import { notAllAnnounced } from "./not-announced.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
@@ -37,7 +41,7 @@ export interface Preview {
   readonly commands: readonly string[];
   readonly announced: PreviewedAnnouncement;
   readonly problems: readonly Problem[];
-  /** What a run would end with although all went well, as far as it can be told now. */
+  /** What a run would end with, as far as it can be told without asking the Curator: 69 for the port, 3 for a prefix. */
   readonly failure?: ClusternetError;
 }
 
@@ -105,8 +109,9 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
     ...own.get().problems,
     ...problems,
     ...planned.problems,
+    ...(await heldPort(planned, { interfaceName, listenPort })),
   ];
-  const failure = notAllAnnounced("Not all of this node would be announced", { problems: reported, self });
+  const failure = failureOf(reported, self);
   return {
     text: renderWgConfig({ listenPort, mesh: { peers: wanted.peers }, ...keepalive }, undefined),
     commands: planned.done.map((step) => renderStep(step, context)),
@@ -119,6 +124,29 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
     problems: reported,
     ...(failure === undefined ? {} : { failure }),
   };
+}
+
+/**
+ * The port, when a run would find it held by others: not where the interface has it, nor where a link is taken away or
+ * named back first, which may.
+ */
+async function heldPort(
+  { seen, done }: ApplyResult,
+  { interfaceName, listenPort }: { readonly interfaceName: string; readonly listenPort: number },
+): Promise<readonly Problem[]> {
+  const link = seen?.interface;
+  const hasPort = link?.up === true && link.listenPort === listenPort;
+  const movesLink = done.some(({ kind }) => kind === "delete-link" || kind === "rename-link");
+  return seen !== undefined && !hasPort && !movesLink && (await isUdpPortHeld(listenPort))
+    ? [portInUse(interfaceName, listenPort)]
+    : [];
+}
+
+function failureOf(problems: readonly Problem[], self: NodeId): ClusternetError | undefined {
+  const taken = problems.find(({ kind }) => kind === "port-in-use");
+  return taken === undefined
+    ? notAllAnnounced("Not all of this node would be announced", { problems, self })
+    : new ClusternetError(taken.message, { exit: exitStatus.unavailable });
 }
 
 /** Waits until all that the Curator knows has been heard. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */

@@ -432,6 +432,7 @@ describe("a process that was stopped and holds the socket", () => {
     expect(text.stdout).toStartWith(
       `agent:       does not answer, process ${agent.pid}\n${indent}${asked}\n${indent}process ${agent.pid} `,
     );
+    expect(text.stdout).toContain("\ncurator:     unknown: no agent could be asked\n");
   });
 
   test("status does not know of what is no agent whether one runs", async () => {
@@ -677,16 +678,25 @@ test("run --once tells the Curator nothing of a node whose own host is not ready
   await using lab = await Lab.create();
   const host = await hostIn(lab);
   await using curator = await withOurCurator(host);
-  const once = (id: string): Promise<Outcome> =>
-    curator.once(id, ["10.192.1.0/24"], "--report-status", "on", "--timeout", "2");
+  const once = (id: string, ...flags: readonly string[]): Promise<Outcome> => {
+    const prefix = `10.192.${id.charCodeAt(0)}.0/24`;
+    return curator.once(id, [prefix], "--report-status", "on", "--timeout", "2", ...flags);
+  };
+  // A peer of the others, which is on an interface before anything else of it is.
+  expect((await once("Z")).exit).toBe(0);
   await host.run(["wireguard-go", "holder"], { detached: true });
   await host.sh("wg set holder listen-port 7097");
   await host.sh("ip link set holder up");
-  const taken = await once("a");
-  expect([taken.exit, linesOf(taken).at(-1)]).toEqual([
+  const taken =
+    'Cannot listen on UDP port 7097 for interface "a": the port is in use (ss -ulpn shows by whom)';
+  const dry = await once("a", "--dry-run");
+  expect([dry.exit, linesOf(dry).at(-1), dry.stdout]).toEqual([
     69,
-    'Cannot listen on UDP port 7097 for interface "a": the port is in use (ss -ulpn shows by whom)',
+    taken,
+    expect.stringContaining(`# port-in-use: ${taken}\n`),
   ]);
+  const refused = await once("a");
+  expect([refused.exit, linesOf(refused).at(-1)]).toEqual([69, taken]);
   // Of the status socket.
   const socket = join(host.directory, "b", "b.sock");
   mkdirSync(socket, { recursive: true, mode: 0o700 });
@@ -700,10 +710,13 @@ test("run --once tells the Curator nothing of a node whose own host is not ready
   ]);
   await host.sh("ip link add c type bridge");
   expect((await once("c")).exit).toBe(75);
-  expect(await curator.nodes()).toEqual([]);
+  expect(await curator.nodes()).toEqual(["Z"]);
   await host.sh("ip link delete holder");
+  expect((await once("a", "--dry-run")).exit).toBe(0);
   expect((await once("a")).exit).toBe(0);
-  expect(await curator.nodes()).toEqual(["a"]);
+  // Its own interface has the port now.
+  expect((await once("a", "--dry-run")).exit).toBe(0);
+  expect(await curator.nodes()).toEqual(["Z", "a"]);
 }, 30_000);
 
 test("run --once that waits for a status of a node which the Curator does not know says so, and what to do", async () => {
