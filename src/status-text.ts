@@ -40,8 +40,7 @@ function problemLines({ problems }: Status, { now, color }: StatusTextOptions): 
 
 function factLines(status: Status, now: Date): string[] {
   const { agent, node, interface: link } = status;
-  // An agent that could be asked knows what it has announced.
-  const isAnswering = node.announced !== null;
+  const isAnswering = isOfAgent(status);
   const since = (time: string | null, word = "since"): string | null =>
     time === null ? null : `${word} ${time} (${ago(time, now)})`;
   const rows = [
@@ -94,9 +93,14 @@ function announcedText({ node }: Status, now: Date): string {
   return `${announced.join(", ")}${announcedAt === null ? "" : ` (${ago(announcedAt, now)})`}`;
 }
 
-function curatorText({ agent, curator }: Status): string {
-  const { state, address, fullPicture } = curator;
-  if (agent.running !== true) return "unknown: no agent could be asked";
+/** True when an agent gave it, which knows what it has announced; else nobody could be asked. */
+function isOfAgent({ node }: Status): boolean {
+  return node.announced !== null;
+}
+
+function curatorText(status: Status): string {
+  const { state, address, fullPicture } = status.curator;
+  if (!isOfAgent(status)) return "unknown: no agent could be asked";
   if (state === "none") return "none";
   if (state === "connecting") return address === null ? "connecting" : `connecting to ${address}`;
   return `connected to ${address ?? "?"}, ${fullPicture ? "full picture" : "no full picture yet"}`;
