@@ -90,8 +90,8 @@ describe("a directory in which another user may not write, or look", () => {
       args: "curator --insecure --data-dir OPEN/root",
       want: [
         78,
-        'Cannot make database "OPEN/root/curator.db": EACCES: permission denied',
-        `${asRoot} --data-dir`,
+        'Cannot use database "OPEN/root/curator.db": EACCES: permission denied',
+        "  hint: Let the user who runs the Curator read, write and search the data directory, and read and write the files in it, and start again: the file was left as it is",
       ],
     },
     {
