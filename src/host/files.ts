@@ -113,15 +113,18 @@ async function isDirectory(path: string): Promise<boolean> {
  * and keeps nobody from anything. Call it only while holding the directory's lock.
  */
 export async function removeLeftovers(directory: string, log: Pick<Logger, "warn">): Promise<void> {
-  try {
-    for (const name of await readdir(directory)) {
-      if (temporaryName.test(name)) await removeIfThere(join(directory, name));
-    }
-  } catch (error) {
+  const tell = (place: Readonly<Record<string, string>>, error: unknown): void =>
     log.warn("Cannot remove what a crash may have left in the data directory", {
-      directory,
+      ...place,
       reason: systemReason(error),
     });
+  const names = await readdir(directory).catch((error: unknown) => {
+    tell({ directory }, error);
+    return [];
+  });
+  // One that stays keeps none of the others: each may hold the key.
+  for (const path of names.filter((name) => temporaryName.test(name)).map((name) => join(directory, name))) {
+    await removeIfThere(path).catch((error: unknown) => tell({ path }, error));
   }
 }
 

@@ -246,19 +246,28 @@ test("removeLeftovers() takes away what a crash left half written, and nothing e
   });
 });
 
-test("removeLeftovers() says what it could not take away, and throws nothing", async () => {
+test("removeLeftovers() names each that it could not take away, takes all others, and throws nothing", async () => {
   await withDirectory(async (directory) => {
-    const left = join(directory, ".private.key.0123456789abcdef.clusternet-tmp");
-    // Which unlink refuses.
-    await mkdir(left);
-    const told: unknown[] = [];
-    await removeLeftovers(directory, { warn: (...line) => told.push(line) });
-    expect(told).toEqual([
-      [
-        "Cannot remove what a crash may have left in the data directory",
-        { directory, reason: expect.stringMatching(/^E(ISDIR|PERM): [a-z ]+$/) },
-      ],
-    ]);
+    const names = Array.from("0123456789", (digit) => `.private.key.${digit.repeat(16)}.clusternet-tmp`);
+    for (const name of names) await writeFile(join(directory, name), "");
+    const stuck = names.filter((_, index) => index % 4 === 1).map((name) => join(directory, name));
+    for (const path of stuck) {
+      await rm(path);
+      // Which unlink refuses.
+      await mkdir(path);
+    }
+    const told: (readonly [message: string, fields: unknown])[] = [];
+    const log = { warn: (message: string, fields?: unknown) => told.push([message, fields]) };
+    await removeLeftovers(directory, log);
+    const message = "Cannot remove what a crash may have left in the data directory";
+    const reason = expect.stringMatching(/^E(ISDIR|PERM): [a-z ]+$/);
+    expect(told).toHaveLength(stuck.length);
+    expect(told).toEqual(expect.arrayContaining(stuck.map((path) => [message, { path, reason }])));
+    expect((await readdir(directory)).map((name) => join(directory, name)).toSorted()).toEqual(stuck);
+    told.length = 0;
+    await removeLeftovers(join(directory, "gone"), log);
+    const gone = { directory: join(directory, "gone"), reason: "ENOENT: no such file or directory" };
+    expect(told).toEqual([[message, gone]]);
   });
 });
 
