@@ -169,7 +169,12 @@ export class Pull {
     );
     await Promise.all([following, this.#watchOwn(signal), turning]);
     // The disk may take again what it refused before: a start with no Curator has nothing else.
-    if (this.#isFileBehind) await this.#writeFile(this.wanted().file);
+    if (this.#isFileBehind) {
+      const { failure } = await this.#writeFile(this.wanted().file);
+      if (failure !== undefined) {
+        this.#parts.log.warn(`${failure}. A start without a Curator goes on from an older mesh`);
+      }
+    }
   }
 
   /** Reads this host: its addresses decide about other nodes' addresses (C4.6), so it comes before the first mesh. */
@@ -293,7 +298,7 @@ export class Pull {
     await flush.promise;
     if (isResync) this.#parts.onResync?.();
     const result = await host.apply(wanted, signal, stamp);
-    const { isFailed } = await writing;
+    const { failure } = await writing;
     // What was cut short because the agent stops is nobody's problem.
     if (signal.aborted) return;
     problems.replace("host", result.problems);
@@ -307,7 +312,7 @@ export class Pull {
       if (!isHeld && heard.heardOut) this.#told.tellInStep(heard.stream, wanted.peers.length);
       this.#told.tellChanges({ peers: wanted.peers });
     }
-    this.#pace.noteOutcome(!isFailed && result.complete);
+    this.#pace.noteOutcome(failure === undefined && result.complete);
     this.#publish({ peers: wanted.peers }, heard, holds, result.problems);
     // Addresses that came or went on this host change what others may claim: one more turn sees them.
     if (this.#rules.haveChanged(this.#parts.own.get(), this.#seen?.addresses)) this.#pace.poke();
@@ -325,23 +330,24 @@ export class Pull {
     };
   }
 
-  /** What the file is known by if it holds this. Never throws. */
+  /** What the file is known by if it holds this, or why it could not be written. Never throws. */
   async #writeFile(
     pieces: readonly Uint8Array[],
     onFlush: () => void = () => {},
-  ): Promise<{ readonly stamp?: FileStamp; readonly isFailed: boolean }> {
+  ): Promise<{ readonly stamp?: FileStamp; readonly failure?: string }> {
     const { file, problems, tracker } = this.#parts;
-    if (this.#settings.keepFile === true && !tracker.believed) return { isFailed: false };
+    if (this.#settings.keepFile === true && !tracker.believed) return {};
     try {
       const { stamp, isNew } = await file.write(pieces, onFlush);
       if (isNew) problems.replace("last-file", []);
       problems.replace("file", []);
       this.#isFileBehind = false;
-      return { stamp, isFailed: false };
+      return { stamp };
     } catch (error) {
-      problems.replace("file", [{ kind: "file-unwritable", message: describeInLine(error) }]);
+      const failure = describeInLine(error);
+      problems.replace("file", [{ kind: "file-unwritable", message: failure }]);
       this.#isFileBehind = true;
-      return { isFailed: true };
+      return { failure };
     }
   }
 

@@ -141,6 +141,7 @@ function start(
       log: {
         ...silentLogger,
         info: (message, fields) => void lines.push(`${message} ${JSON.stringify(fields)}`),
+        warn: (message) => void lines.push(`WARN ${message}`),
       },
       clock,
       onResync: () => void resyncs.push(host.invalidations),
@@ -297,6 +298,20 @@ describe("Pull", () => {
     await run.end();
     expect([run.log.slice(length), run.kinds()]).toEqual([["write"], []]);
     expect(run.file.text).toContain("# node = b");
+  });
+
+  test("says so when the file cannot be written at its end either, and nothing when it never had to be", async () => {
+    const run = start();
+    run.file.fails = true;
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(500);
+    const { length } = run.lines;
+    await run.end();
+    expect(run.lines.slice(length)).toEqual([
+      "WARN Cannot write file: no space left on device. A start without a Curator goes on from an older mesh",
+    ]);
+    expect(run.kinds()).toEqual(["file-unwritable"]);
   });
 
   test("leaves a file that cannot be used alone until a picture is believed", async () => {
