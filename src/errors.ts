@@ -35,12 +35,12 @@ export const exitMeanings: readonly (readonly [ExitStatus, string])[] = [
   ],
   [
     exitStatus.problems,
-    "`status --check` found problems, no agent, or one that hangs; `--once` is done, but not all of this node is announced",
+    "`status --check` found problems, no agent, or one that hangs; `--once` is done, but not all of this node is announced (`--dry-run`: would not be)",
   ],
   [exitStatus.usage, "wrong usage"],
   [
     exitStatus.unavailable,
-    "a needed program or kernel feature is missing, the port is taken (`--once`, `curator`), or no Curator runs here (`node`)",
+    "a needed program or kernel feature is missing, the port is taken (`--once`, `--dry-run`, `curator`), or no Curator runs here (`node`)",
   ],
   [
     exitStatus.temporary,

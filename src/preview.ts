@@ -9,7 +9,7 @@ import { privateKeyFromBytes, secretForms, type PublicKey } from "./core/key.ts"
 import type { NodeId } from "./core/node.ts";
 import type { Problem } from "./core/problem.ts";
 import { renderWgConfig } from "./core/wg-config.ts";
-import { ClusternetError, exitStatus } from "./errors.ts";
+import type { ClusternetError } from "./errors.ts";
 import { portInUse } from "./host/apply.ts";
 import type { ApplyResult } from "./host/host.ts";
 import { createRunCommand, runUntil } from "./host/command.ts";
@@ -19,9 +19,8 @@ import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { isUdpPortHeld } from "./host/udp-ports.ts";
 import { guessImplementation } from "./host/wireguard-go.ts";
-import { notAllAnnounced } from "./not-announced.ts";
+import { notAllAnnounced, portTaken, tooLate } from "./once-errors.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
-import { tooLate } from "./too-late.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 import {
   createAgentHost,
@@ -131,22 +130,23 @@ export async function previewRun(agent: Agent, timeoutMs: number, signal: AbortS
  * named back first, which may.
  */
 async function heldPort(
-  { seen, done }: ApplyResult,
+  { seen, done, problems }: ApplyResult,
   { interfaceName, listenPort }: { readonly interfaceName: string; readonly listenPort: number },
 ): Promise<readonly Problem[]> {
   const link = seen?.interface;
   const hasPort = link?.up === true && link.listenPort === listenPort;
   const movesLink = done.some(({ kind }) => kind === "delete-link" || kind === "rename-link");
-  return seen !== undefined && !hasPort && !movesLink && (await isUdpPortHeld(listenPort))
+  // It stops at somebody else's interface, and never comes to the port.
+  const comesToPort = seen !== undefined && !problems.some(({ kind }) => kind === "interface-foreign");
+  return comesToPort && !hasPort && !movesLink && (await isUdpPortHeld(listenPort))
     ? [portInUse(interfaceName, listenPort)]
     : [];
 }
 
 function failureOf(problems: readonly Problem[], self: NodeId): ClusternetError | undefined {
-  const taken = problems.find(({ kind }) => kind === "port-in-use");
-  return taken === undefined
-    ? notAllAnnounced("Not all of this node would be announced", { problems, self })
-    : new ClusternetError(taken.message, { exit: exitStatus.unavailable });
+  return (
+    portTaken(problems) ?? notAllAnnounced("Not all of this node would be announced", { problems, self })
+  );
 }
 
 /** Waits until all that the Curator knows has been heard. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */

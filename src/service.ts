@@ -9,9 +9,9 @@ import { Value } from "./async.ts";
 import { createAgent, type Agent, type ServiceOptions } from "./agent.ts";
 import { AgentStatus } from "./agent-status.ts";
 import { quote, type Problem, type ProblemKind } from "./core/problem.ts";
-import { ClusternetError, describeInLine, exitStatus } from "./errors.ts";
+import { type ClusternetError, describeInLine } from "./errors.ts";
 import type { AgentMemory } from "./host/state-file.ts";
-import { notAllAnnounced } from "./not-announced.ts";
+import { notAllAnnounced, portTaken, tooLate } from "./once-errors.ts";
 import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
 import { rememberCurators, rememberPodPrefixes } from "./remember.ts";
@@ -19,7 +19,6 @@ import { startAgent, type RunningAgent } from "./start.ts";
 import { giveMemoryBack, spareMemory } from "./spare-memory.ts";
 import type { Status } from "./status.ts";
 import { watchTimeOfDay } from "./time-watch.ts";
-import { tooLate } from "./too-late.ts";
 
 export class Service {
   readonly #agent: Agent;
@@ -160,8 +159,8 @@ export class Service {
     const endMs = clock.nowMs() + timeoutMs;
     while (!signal.aborted) {
       const current = problems.current();
-      const taken = current.find(({ kind }) => kind === "port-in-use");
-      if (taken !== undefined) return new ClusternetError(taken.message, { exit: exitStatus.unavailable });
+      const taken = portTaken(current);
+      if (taken !== undefined) return taken;
       if (!this.#mayTell.get() && this.#isHostReady(current)) this.#mayTell.set(true);
       const missing = this.#missingOfOnce(current);
       if (missing.length === 0) {
@@ -199,13 +198,16 @@ export class Service {
     ];
   }
 
-  /** This host is ready for what is announced: of what can fail here nothing has. One bad peer is that node's own matter. */
+  /**
+   * This host is ready for what is announced: of what can fail here nothing has. One bad peer is that node's own matter,
+   * and the Curator's picture no matter of this host: whoever waits for it waits for the answer to the announcement
+   * meanwhile.
+   */
   #isHostReady(problems: readonly Problem[]): boolean {
     const running = this.#running;
     if (running?.housekeeping.hasTurned !== true) return false;
-    const { heardOut, compared } = running.pull.state.get();
     const isBroken = problems.some(({ kind, nodeId }) => nodeId === undefined && ofHost.includes(kind));
-    return heardOut && compared && !isBroken;
+    return running.pull.state.get().compared && !isBroken;
   }
 
   /** The problems that may be why, and what to do where that is known. */
@@ -219,8 +221,8 @@ export class Service {
     return {
       problems: [{ kind: "announce-refused", nodeId: self, message }, ...problems],
       hint:
-        `Is there a node ${quote(self)} in this cluster? If nobody else reports its status this node does, after 10 s: ` +
-        "give --timeout more than that, or --report-status on to report it at once",
+        `Is there a node ${quote(self)} in this cluster? If nobody else reports its status this node does, 10 s after the ` +
+        "Curator has first said so: give --timeout that much more, or --report-status on to report it at once",
     };
   }
 }

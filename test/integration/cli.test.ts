@@ -708,8 +708,20 @@ test("run --once tells the Curator nothing of a node whose own host is not ready
       `  because: Cannot listen on socket "${socket}": it is a directory, expected nothing or a socket; hint: Remove it`,
     ],
   ]);
+  // Somebody else's interface is where a run ends, also with the port held: it never comes to it.
+  await host.sh("wg set holder listen-port 7099");
   await host.sh("ip link add c type bridge");
-  expect((await once("c")).exit).toBe(75);
+  const inTheWay = await once("c");
+  expect([inTheWay.exit, inTheWay.stderr]).toEqual([
+    75,
+    expect.stringContaining("because: Cannot use interface"),
+  ]);
+  const dryInTheWay = await once("c", "--dry-run");
+  expect([dryInTheWay.exit, dryInTheWay.stdout]).toEqual([
+    0,
+    expect.stringContaining("# interface-foreign:"),
+  ]);
+  expect(dryInTheWay.stdout).not.toContain("port-in-use");
   expect(await curator.nodes()).toEqual(["Z"]);
   await host.sh("ip link delete holder");
   expect((await once("a", "--dry-run")).exit).toBe(0);
@@ -729,8 +741,8 @@ test("run --once that waits for a status of a node which the Curator does not kn
     [
       "Cannot finish within 2 s: the announcement has not been accepted",
       '  because: Cannot announce to Curator "127.0.0.1:7835": FAILED_PRECONDITION: Cannot take announcement of node "a": it has not reported its status yet',
-      '  hint: Is there a node "a" in this cluster? If nobody else reports its status this node does, after 10 s: give ' +
-        "--timeout more than that, or --report-status on to report it at once",
+      '  hint: Is there a node "a" in this cluster? If nobody else reports its status this node does, 10 s after the ' +
+        "Curator has first said so: give --timeout that much more, or --report-status on to report it at once",
     ],
   ]);
 }, 30_000);

@@ -699,6 +699,27 @@ describe("--once", () => {
     await shared.curator.call.remove("b");
   });
 
+  test("announces while it waits for the end of the picture: what each may take 10 s is waited for side by side", async () => {
+    await using place = await Place.create();
+    const { call } = shared.curator;
+    const before = (await call.seen()).announcements.length;
+    await call.style({ last: "hold" });
+    try {
+      const { process } = place.spawn({ flags: ["--once"] });
+      await waitFor(async () => (await call.seen()).announcements.length > before, {
+        limitMs: soonMs,
+        what: "the announcement",
+        detail: () => process.describe(),
+      });
+      expect(process.exit).toBeUndefined();
+      await call.releaseLast();
+      await waitFor(() => process.exit !== undefined, { limitMs: soonMs, what: "the end" });
+      expect([process.exit?.code, process.stderr]).toEqual([0, expect.stringContaining("In step")]);
+    } finally {
+      await call.style({});
+    }
+  });
+
   test("ends only when the whole picture holds, also when it comes while the first mesh is applied", async () => {
     const ids = ["b", "c", "d", "e"];
     const papers = ids.map((id, at) => paperNode(id, `198.51.100.${at + 1}`, [`10.192.${at + 20}.0/24`]));

@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import type { NodeId } from "../src/core/node.ts";
 import type { Problem } from "../src/core/problem.ts";
 import { describeError } from "../src/errors.ts";
-import { tooLate } from "../src/too-late.ts";
+import { tooLate } from "../src/once-errors.ts";
 
 const self = "a" as NodeId;
 

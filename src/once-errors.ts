@@ -1,0 +1,78 @@
+/**
+ * The errors of a run that has an end (`--once`, `--dry-run`): what did not come about in its time (exit 75), the port that
+ * others hold (69), and what is done but for prefixes of this node (3). A script must be able to tell them apart, of a run
+ * and of a preview alike.
+ */
+import type { NodeId } from "./core/node.ts";
+import type { Problem, ProblemKind } from "./core/problem.ts";
+import { ClusternetError, exitStatus } from "./errors.ts";
+
+/** As many as `describeError` prints below a message. */
+const shownProblems = 7;
+
+/**
+ * `what` was to be done; `missing` says in words what of it is not. Problems of other nodes keep nobody from anything and
+ * are left out; those of `self` come first, since they can be mended here.
+ */
+export function tooLate(
+  what: string,
+  {
+    timeoutMs,
+    missing,
+    problems,
+    self,
+    hint,
+  }: {
+    readonly timeoutMs: number;
+    readonly missing: readonly string[];
+    readonly problems: readonly Problem[];
+    readonly self: NodeId;
+    /** What to do, where the problems do not say it. */
+    readonly hint?: string;
+  },
+): ClusternetError {
+  const reasons = [
+    ...problems.filter(({ nodeId }) => nodeId === self),
+    ...problems.filter(({ nodeId }) => nodeId === undefined),
+  ];
+  const cause = reasons
+    .slice(0, shownProblems)
+    .reduceRight<ClusternetError | undefined>(
+      (below, { message }) => new ClusternetError(message, below === undefined ? {} : { cause: below }),
+      undefined,
+    );
+  return new ClusternetError(`Cannot ${what} within ${timeoutMs / 1000} s: ${missing.join("; ")}`, {
+    exit: exitStatus.temporary,
+    ...(cause === undefined ? {} : { cause }),
+    ...(hint === undefined ? {} : { hint }),
+  });
+}
+
+/** The port of this node is held by others: no waiting helps. Undefined: none of the problems says so. */
+export function portTaken(problems: readonly Problem[]): ClusternetError | undefined {
+  const taken = problems.find(({ kind }) => kind === "port-in-use");
+  return taken === undefined
+    ? undefined
+    : new ClusternetError(taken.message, { exit: exitStatus.unavailable });
+}
+
+/** Kinds of problems that keep a prefix of this node from being announced. */
+const notAnnounced: readonly ProblemKind[] = [
+  "announce-refused",
+  "prefix-malformed",
+  "prefix-outside",
+  "prefix-too-wide",
+];
+
+/** `found` says so in front of the reasons. Undefined: nothing of what this node was given is left out. */
+export function notAllAnnounced(
+  found: string,
+  { problems, self }: { readonly problems: readonly Problem[]; readonly self: NodeId },
+): ClusternetError | undefined {
+  const messages = problems
+    .filter(({ kind, nodeId }) => nodeId === self && notAnnounced.includes(kind))
+    .map(({ message }) => message);
+  return messages.length === 0
+    ? undefined
+    : new ClusternetError(`${found}: ${messages.join("; ")}`, { exit: exitStatus.problems });
+}
