@@ -44,7 +44,7 @@ export const exitMeanings: readonly (readonly [ExitStatus, string])[] = [
   ],
   [
     exitStatus.temporary,
-    "`--once` ran out of time, also for a file that could not be written meanwhile; another agent holds the place (`run`, `down`); or the Curator cannot store the change (`node remove`, `node allow`)",
+    "`--once` ran out of time, also for a file that could not be written meanwhile (`--dry-run`: or would, for somebody else's interface); another agent holds the place (`run`, `down`); or the Curator cannot store the change (`node remove`, `node allow`)",
   ],
   [
     exitStatus.settings,

@@ -1,11 +1,11 @@
 /**
- * The errors of a run that has an end (`--once`, `--dry-run`): what did not come about in its time (exit 75), the port that
- * others hold (69), and what is done but for prefixes of this node (3). A script must be able to tell them apart, of a run
+ * The errors of a run that has an end (`--once`, `--dry-run`): what did not come about in its time (exit 75), the interface
+ * (75) and the port (69) that others have, and what is done but for prefixes of this node (3). A script must be able to tell them apart, of a run
  * and of a preview alike.
  */
 import type { NodeId } from "./core/node.ts";
 import type { Problem, ProblemKind } from "./core/problem.ts";
-import { ClusternetError, exitStatus } from "./errors.ts";
+import { ClusternetError, exitStatus, type ExitStatus } from "./errors.ts";
 
 /** As many as `describeError` prints below a message. */
 const shownProblems = 7;
@@ -50,10 +50,21 @@ export function tooLate(
 
 /** The port of this node is held by others: no waiting helps. Undefined: none of the problems says so. */
 export function portTaken(problems: readonly Problem[]): ClusternetError | undefined {
-  const taken = problems.find(({ kind }) => kind === "port-in-use");
-  return taken === undefined
-    ? undefined
-    : new ClusternetError(taken.message, { exit: exitStatus.unavailable });
+  return errorOf("port-in-use", problems, exitStatus.unavailable);
+}
+
+/** An interface of somebody else has the name: a run waits for its time. Undefined: none of the problems says so. */
+export function interfaceTaken(problems: readonly Problem[]): ClusternetError | undefined {
+  return errorOf("interface-foreign", problems, exitStatus.temporary);
+}
+
+function errorOf(
+  wanted: ProblemKind,
+  problems: readonly Problem[],
+  exit: ExitStatus,
+): ClusternetError | undefined {
+  const found = problems.find(({ kind }) => kind === wanted);
+  return found === undefined ? undefined : new ClusternetError(found.message, { exit });
 }
 
 /** Kinds of problems that keep a prefix of this node from being announced. */

@@ -19,7 +19,7 @@ import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { isUdpPortHeld } from "./host/udp-ports.ts";
 import { guessImplementation } from "./host/wireguard-go.ts";
-import { notAllAnnounced, portTaken, tooLate } from "./once-errors.ts";
+import { interfaceTaken, notAllAnnounced, portTaken, tooLate } from "./once-errors.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 import {
@@ -40,7 +40,10 @@ export interface Preview {
   readonly commands: readonly string[];
   readonly announced: PreviewedAnnouncement;
   readonly problems: readonly Problem[];
-  /** What a run would end with, as far as it can be told without asking the Curator: 69 for the port, 3 for a prefix. */
+  /**
+   * What a run would end with, as far as it can be told without asking the Curator: 75 for an interface of somebody else,
+   * 69 for the port, 3 for a prefix.
+   */
   readonly failure?: ClusternetError;
 }
 
@@ -145,7 +148,9 @@ async function heldPort(
 
 function failureOf(problems: readonly Problem[], self: NodeId): ClusternetError | undefined {
   return (
-    portTaken(problems) ?? notAllAnnounced("Not all of this node would be announced", { problems, self })
+    interfaceTaken(problems) ??
+    portTaken(problems) ??
+    notAllAnnounced("Not all of this node would be announced", { problems, self })
   );
 }
 

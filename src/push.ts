@@ -353,7 +353,11 @@ export class Push {
   #refused(error: unknown): void {
     const { problems, clock, log } = this.#parts;
     const isStatusMissing = error instanceof CuratorError && error.code === failedPrecondition;
-    const message = describeInLine(error);
+    const remedy =
+      isStatusMissing && this.#settings.reportStatus === "off"
+        ? "; hint: With --report-status off somebody else must report this node's status: look whether that runs"
+        : "";
+    const message = `${describeInLine(error)}${remedy}`;
     this.#missingStatus = isStatusMissing
       ? { sinceMs: this.#missingStatus?.sinceMs ?? clock.nowMs(), message }
       : undefined;

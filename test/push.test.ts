@@ -192,6 +192,25 @@ describe("Push", () => {
     await run.end();
   });
 
+  test.each(["on", "off"] as const)(
+    "of a status that is missing with --report-status %s it says who is to report it",
+    async (setting) => {
+      const run = start(setting);
+      run.pull.set({ ...run.pull.get(), heardOut: true });
+      run.curator.answers = Array.from({ length: 9 }, () => 9);
+      run.connect();
+      await until(() => run.kinds().length > 0);
+      const hint =
+        "; hint: With --report-status off somebody else must report this node's status: look whether that runs";
+      const [problem] = run.problems.current();
+      expect([problem?.kind, problem?.message.endsWith(hint)]).toEqual([
+        "announce-refused",
+        setting === "off",
+      ]);
+      await run.end();
+    },
+  );
+
   test.each([0, 0.999])("tries again also when the jitter is %p", async (random) => {
     const run = start();
     run.clock.nextRandom = random;
