@@ -162,8 +162,6 @@ async function hearMesh(
   signal: AbortSignal,
 ): Promise<void> {
   await pull.look(signal);
-  // The mesh of before decides which picture removes too much (C4.8).
-  pull.wanted();
   let lastProblems: readonly Problem[] = [];
   const stop = new AbortController();
   const until = AbortSignal.any([signal, stop.signal]);

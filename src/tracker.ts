@@ -93,13 +93,14 @@ export class Tracker {
         readonly all: readonly Problem[];
       }
     | undefined;
-  /** As last built. */
-  #mesh: Mesh = { peers: [] };
+  /** Of the mesh as last built; before the first, those of the file, which a Curator may be faster than. */
+  #peers: FoldContext["peers"];
   readonly #members = new MemberBook();
   #built: { readonly nodes: NodeSet; readonly rules: BuildRules; readonly mesh: TrackedMesh } | undefined;
 
   constructor(settings: TrackerSettings) {
     this.#folded = initialNodeSet(settings.self, settings.fromFile);
+    this.#peers = this.#folded.carried;
     this.#complete = settings.complete;
     // What the file holds was settled when it was written: everybody in it keeps what is his. (Its keys were
     // parsed when it was read.)
@@ -221,7 +222,7 @@ export class Tracker {
     const built = this.#make(rules);
     // While a backlog is coming the holders of before it count, so that its order decides nothing (C4.5).
     if (this.heardOut) this.#live.hold();
-    this.#mesh = built.mesh;
+    this.#peers = peersOf(built.mesh);
     return built;
   }
 
@@ -308,7 +309,7 @@ export class Tracker {
       return;
     }
     const before = this.#folded;
-    this.#folded = foldEvent(before, event, { nowMs, peers: peersOf(this.#mesh) });
+    this.#folded = foldEvent(before, event, { nowMs, peers: this.#peers });
     this.#noteTouched(before, [event]);
     // A picture that is believed lets go of all that it lacks.
     const { current, carried } = this.#folded;

@@ -254,6 +254,17 @@ describe("Tracker", () => {
     expect(each.heldSinceMs).toBeUndefined();
   });
 
+  test("holds such a picture also when it comes before the first mesh has been made of the file", () => {
+    const names = ["b", "c", "d", "e"];
+    const each = tracker(names.map((name) => node(name)));
+    each.fold(opened(1), 0);
+    each.fold({ kind: "event", stream: 1, event: event([self], true) }, 1);
+    expect(shown(each)).toBe(
+      "b: 192.0.2.98/32 | c: 192.0.2.99/32 | d: 192.0.2.100/32 | e: 192.0.2.101/32 | exact | picture-shrunk",
+    );
+    expect(each.believed).toBe(false);
+  });
+
   test("tells the Curators of consensus members once the picture is whole, and keeps them when one names none", () => {
     const each = tracker();
     const member = (name: string): Node => ({ ...node(name), consensusMember: true, curatorPort: 7835 });
@@ -385,7 +396,7 @@ test("Tracker builds what all known nodes together make, though it looks only at
           prefixes: new Map(fromFile.flatMap((of) => of.prefixes.map((text) => [text, of.id]))),
           keys: new Map(fromFile.map((of) => [parsePublicKey(of.publicKey), of.id])),
         };
-        let peers: ReadonlySet<NodeId> = new Set();
+        let peers: ReadonlySet<NodeId> = new Set(fromFile.map((of) => of.id));
         let by = rules;
         let nowMs = 0;
         for (const occurrence of occurrences) {

@@ -358,6 +358,22 @@ test.concurrent("a backlog that ends half way, has no end, lacks this node, is e
     await heal(fault);
   });
 
+  // A Curator that lost its data while the agent was away, and is faster than the agent's look at its host.
+  await unfelt(
+    stage,
+    b,
+    "full picture of 3 of 301 nodes to an agent that is killed and started",
+    async (fault) => {
+      await stage.agent.kill();
+      await call.backlog(...three);
+      stage.agent = await stage.agent.restart();
+      await reported("picture-shrunk");
+      await stage.agent.peers((peers) => peers.length === 300, 1);
+      await stage.resyncs(2);
+      await heal(fault);
+    },
+  );
+
   await call.backlog(...three);
   await call.endStreams();
   const outcome = await underTraffic(
