@@ -4,7 +4,8 @@
  * and of a preview alike.
  */
 import type { NodeId } from "./core/node.ts";
-import type { Problem, ProblemKind } from "./core/problem.ts";
+import { quote, type Problem, type ProblemKind } from "./core/problem.ts";
+import type { CuratorState } from "./curator/follower.ts";
 import { ClusternetError, exitStatus, type ExitStatus } from "./errors.ts";
 
 /** As many as `describeError` prints below a message. */
@@ -46,6 +47,12 @@ export function tooLate(
     ...(cause === undefined ? {} : { cause }),
     ...(hint === undefined ? {} : { hint }),
   });
+}
+
+/** What is missing while no full picture has come, and of whom: the first try at an address that is silent takes seconds. */
+export function pictureMissing({ state, address }: CuratorState): string {
+  const found = "no full picture has come from a Curator";
+  return address === undefined ? found : `${found} (${state} to ${quote(address)})`;
 }
 
 /** The port of this node is held by others: no waiting helps. Undefined: none of the problems says so. */

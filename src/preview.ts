@@ -19,7 +19,7 @@ import { MeshFile } from "./host/mesh-file.ts";
 import { findFormerFiles } from "./host/state-file.ts";
 import { isUdpPortHeld } from "./host/udp-ports.ts";
 import { guessImplementation } from "./host/wireguard-go.ts";
-import { interfaceTaken, notAllAnnounced, portTaken, tooLate } from "./once-errors.ts";
+import { interfaceTaken, notAllAnnounced, pictureMissing, portTaken, tooLate } from "./once-errors.ts";
 import { readOwn, sourceIsSilent, type SourceState } from "./own.ts";
 import { openKeyProblems } from "./trust/credentials.ts";
 import {
@@ -162,7 +162,6 @@ async function hearMesh(
   signal: AbortSignal,
 ): Promise<void> {
   await pull.look(signal);
-  let lastProblems: readonly Problem[] = [];
   const stop = new AbortController();
   const until = AbortSignal.any([signal, stop.signal]);
   const listen = async (): Promise<void> => {
@@ -171,7 +170,10 @@ async function hearMesh(
       if (tracker.heardOut) stop.abort();
     }
   };
-  const limit = async (): Promise<void> => {
+  const limit = async (): Promise<{
+    readonly problems: readonly Problem[];
+    readonly missing: readonly string[];
+  }> => {
     const endMs = clock.nowMs() + timeoutMs;
     while (!until.aborted && clock.nowMs() < endMs) {
       await clock.sleep(
@@ -182,13 +184,13 @@ async function hearMesh(
       if (tracker.heardOut) break;
     }
     // Taken before the follower ends: it takes its problems with it.
-    lastProblems = curator.problems.get();
+    const last = { problems: curator.problems.get(), missing: [pictureMissing(curator.state.get())] };
     stop.abort();
+    return last;
   };
-  await Promise.all([listen(), limit()]);
+  const [last] = await Promise.all([limit(), listen()]);
   if (tracker.heardOut || signal.aborted) return;
-  const missing = ["no full picture has come from a Curator"];
-  throw tooLate("see the whole mesh", { timeoutMs, missing, problems: lastProblems, self });
+  throw tooLate("see the whole mesh", { timeoutMs, ...last, self });
 }
 
 /** Waits until the source has said something. Throws ClusternetError with exit 75 when `timeoutMs` run out first. */

@@ -11,7 +11,7 @@ import { AgentStatus } from "./agent-status.ts";
 import { quote, type Problem, type ProblemKind } from "./core/problem.ts";
 import { type ClusternetError, describeInLine } from "./errors.ts";
 import type { AgentMemory } from "./host/state-file.ts";
-import { notAllAnnounced, portTaken, tooLate } from "./once-errors.ts";
+import { notAllAnnounced, pictureMissing, portTaken, tooLate } from "./once-errors.ts";
 import { followOwn, sourceIsSilent } from "./own.ts";
 import { previewRun, type Preview } from "./preview.ts";
 import { rememberCurators, rememberPodPrefixes } from "./remember.ts";
@@ -180,11 +180,12 @@ export class Service {
     const running = this.#running;
     if (running === undefined) return ["the agent is starting"];
     const { pull, push, sources, housekeeping } = running;
+    const { curator } = this.#agent;
     const { heardOut, holds } = pull.state.get();
     const notWritten = !housekeeping.hasTurned || problems.some(({ kind }) => kind === "file-unwritable");
     return [
       ...(sources.podNetworkState.get().answered ? [] : [sourceIsSilent]),
-      ...(heardOut ? [] : ["no full picture has come from a Curator"]),
+      ...(heardOut ? [] : [pictureMissing(curator.state.get())]),
       ...(holds ? [] : ["the mesh is not applied"]),
       // The host is as wanted without them, but what comes after this run relies on them.
       ...(notWritten ? ["not every file could be written"] : []),

@@ -693,7 +693,17 @@ describe("--once", () => {
     const late = await place.run({ curator: "192.0.2.250:7835", flags: ["--once", "--timeout", "1"] });
     expect([late.code, late.stderr]).toEqual([
       75,
-      expect.stringContaining("no full picture has come from a Curator"),
+      expect.stringContaining('no full picture has come from a Curator (connecting to "192.0.2.250:7835")'),
+    ]);
+    const previewed = await place.run({
+      curator: "192.0.2.250:7835",
+      flags: ["--once", "--dry-run", "--timeout", "1"],
+    });
+    expect([previewed.code, previewed.stderr]).toEqual([
+      75,
+      expect.stringMatching(
+        /^Cannot see the whole mesh within 1 s: no full .* Curator \(connecting to "192\.0\.2\.250:7835"\)$/m,
+      ),
     ]);
     expect((await place.machine.exec(["wg", "show", "clusternet", "peers"])).trim()).toBe(paper.key);
     await shared.curator.call.remove("b");
