@@ -4,7 +4,9 @@
  * Only content makes a file damaged. What the disk does not give, or a permission, or another program that holds the
  * file, is told as that: such a file is good, and whoever moved it away would let removed nodes in again. SQLite itself
  * does not tell the two apart: of a read that fails in the middle of its check, or brings less than there is, it says
- * that the pages are wrong. So a file is read once more before it is called damaged.
+ * that the pages are wrong. So a file is read once more before it is called damaged, which only a start does: to close a
+ * file takes away all POSIX locks that this process has on it (fcntl(2)), and SQLite's are such locks, so the database must
+ * be closed by then. A running Curator knows all that is in the file, and need not know what is the matter with it.
  */
 import { SQLiteError } from "bun:sqlite";
 import { closeSync, constants, fstatSync, openSync, readSync } from "node:fs";
@@ -22,8 +24,11 @@ export class ContentFault extends Error {
   }
 }
 
-/** `cause`: what SQLite said of the content of the file, or which row nobody can have written. Never throws. */
-export function damageOf(path: string, cause: unknown): Error {
+/** A check of SQLite, or a row that nobody can have written, says that the content is wrong: a failing disk looks like that too. */
+export class ContentDoubt extends Error {}
+
+/** `cause`: what is said against the content of the file. Never throws. */
+function damageOf(path: string, cause: unknown): Error {
   return (
     readingFault(path, cause) ??
     new ContentFault(
@@ -35,7 +40,7 @@ export function damageOf(path: string, cause: unknown): Error {
   );
 }
 
-/** Why the file cannot be opened or read: for a start, which ends with it. */
+/** Why the file cannot be opened or read: for a start, which ends with it. The database must be closed. */
 export function unusable(path: string, error: unknown): SettingsError {
   const fault = isAboutContent(error) ? damageOf(path, error) : error;
   if (fault instanceof ContentFault) {
@@ -52,13 +57,13 @@ export function unusable(path: string, error: unknown): SettingsError {
 
 /** Why a running Curator cannot keep anything now. */
 export function unwritten(path: string, error: unknown): ClusternetError {
-  const fault = isAboutContent(error) ? damageOf(path, error) : error;
-  const remedy =
-    fault instanceof ContentFault
-      ? "Move the file away, and everything is written into a new one"
-      : remedyOf(fault);
-  return new ClusternetError(`Cannot write database ${quotePath(path)}: ${reasonOf(path, fault)}`, {
-    cause: fault,
+  const isContent = error instanceof ContentFault || isAboutContent(error);
+  const remedy = isContent
+    ? "Look in the kernel's log (dmesg) for a disk that fails. If it is the file alone, move it away, and everything is " +
+      "written into a new one"
+    : remedyOf(error);
+  return new ClusternetError(`Cannot write database ${quotePath(path)}: ${reasonOf(path, error)}`, {
+    cause: error,
     hint: `${remedy}. Nodes are told to try again until then`,
   });
 }
@@ -97,7 +102,10 @@ function reasonOf(path: string, fault: unknown): string {
 }
 
 function isAboutContent(error: unknown): boolean {
-  return /^SQLITE_(CORRUPT|NOTADB)/.test(error instanceof SQLiteError ? codeOf(error) : "");
+  return (
+    error instanceof ContentDoubt ||
+    /^SQLITE_(CORRUPT|NOTADB)/.test(error instanceof SQLiteError ? codeOf(error) : "")
+  );
 }
 
 /** SQLITE_IOERR, in the low byte of the codes that a check names in its text. */

@@ -12,7 +12,7 @@ import * as v from "valibot";
 import { asNodeId, nodeIdProblem, type NodeId } from "../core/node.ts";
 import { ClusternetError, isSystemError } from "../errors.ts";
 import { lstatIfThere, syncDirectoryNow } from "../host/files.ts";
-import { ContentFault, damageOf } from "./sqlite-error.ts";
+import { ContentDoubt, ContentFault } from "./sqlite-error.ts";
 import type { StoredChange, StoredNode, StoredState } from "./store.ts";
 
 /** "ClNt" in ASCII: tells our file from another program's. */
@@ -49,14 +49,17 @@ const keyRow = v.object({ public_key: v.string(), node_id: v.string() });
 const idRow = v.object({ id: v.string() });
 const prefixTexts = v.array(v.string());
 
-/** Opens the file, making it (mode 0600) when absent. Throws ContentFault, or what the system or SQLite says. */
+/**
+ * Opens the file, making it (mode 0600) when absent. Throws ContentFault, ContentDoubt, or what the system or SQLite says; the
+ * file is closed then.
+ */
 export function openFile(path: string): OpenFile {
   let database: Database | undefined;
   try {
     const isNew = ensureFile(path);
     database = new Database(path, { readwrite: true, create: false, strict: true });
     if (isNew || isEmpty(database)) create(database, path);
-    else requireOurs(database, path);
+    else requireOurs(database);
     database.run(allowedTable);
     return new OpenFile(database, path);
   } catch (error) {
@@ -88,7 +91,7 @@ function create(database: Database, path: string): void {
   database.transaction(() => database.run(schema)).immediate();
 }
 
-function requireOurs(database: Database, path: string): void {
+function requireOurs(database: Database): void {
   const id = readNumber(database, "PRAGMA application_id");
   if (id !== applicationId) {
     throw new ContentFault(
@@ -104,7 +107,7 @@ function requireOurs(database: Database, path: string): void {
     );
   }
   const check = Object.values(database.query<object, []>("PRAGMA quick_check(1)").get() ?? {})[0];
-  if (check !== "ok") throw damageOf(path, new Error(String(check)));
+  if (check !== "ok") throw new ContentDoubt(String(check));
   setModes(database);
 }
 
@@ -207,7 +210,7 @@ export class OpenFile {
     );
   }
 
-  /** Throws ContentFault, or what the system or SQLite says. */
+  /** Throws ContentDoubt, or what SQLite says. */
   load(): StoredState {
     const rows: StoredRows = {
       nodes: this.#rows("SELECT * FROM node ORDER BY id"),
@@ -223,7 +226,7 @@ export class OpenFile {
         allowed: new Set(rows.allowed.map(readId)),
       };
     } catch (error) {
-      throw damageOf(this.#path, error);
+      throw new ContentDoubt("a row holds what no Curator writes", { cause: error });
     }
   }
 

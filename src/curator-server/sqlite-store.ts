@@ -37,10 +37,12 @@ class SqliteStore implements NodeStore {
     this.#identity = identityOf(path);
   }
 
+  /** Throws SettingsError; the file is closed then. */
   load(): StoredState {
     try {
       return this.#file.load();
     } catch (error) {
+      this.close();
       throw unusable(this.#path, error);
     }
   }
@@ -71,9 +73,12 @@ class SqliteStore implements NodeStore {
   #writeAnew(state: StoredState, isThere: boolean): void {
     this.#file.close();
     if (!isThere) {
-      makeFilled(this.#path, state);
-      this.#identity = identityOf(this.#path);
+      makeFilled(this.#path, state, (identity) => {
+        this.#identity = identity;
+      });
     }
+    // Also for one that an earlier try has given its name.
+    syncDirectoryNow(dirname(this.#path));
     // Only its write-ahead log may have gone, and one made by an earlier try has missed changes since.
     const file = openFile(this.#path);
     try {
@@ -102,8 +107,11 @@ function replaced(path: string): ClusternetError {
   );
 }
 
-/** Makes the file, which gets its name only with all of the state in it: a crash leaves no empty one. */
-function makeFilled(path: string, state: StoredState): void {
+/**
+ * Makes the file, which gets its name only with all of the state in it: a crash leaves no empty one. `onNamed` is told by what
+ * it is known as soon as it has its name, since what comes after that can fail.
+ */
+function makeFilled(path: string, state: StoredState, onNamed: (identity: string | undefined) => void): void {
   const temporary = `${path}-new`;
   // A log of a file that is gone would be taken for the new file's.
   for (const left of [temporary, `${temporary}-wal`, `${temporary}-shm`, `${path}-wal`, `${path}-shm`]) {
@@ -117,9 +125,10 @@ function makeFilled(path: string, state: StoredState): void {
     file.close();
   }
   // Unlike a renaming, this never takes the place of a file that is there.
+  const identity = identityOf(temporary);
   linkSync(temporary, path);
+  onNamed(identity);
   unlinkSync(temporary);
-  syncDirectoryNow(dirname(path));
 }
 
 /** Not rmSync: where something on the way is no directory, that of Bun 1.4.5 says EFAULT. */

@@ -367,11 +367,50 @@ test.each([
   },
 );
 
-/** A database of more than a few pages. */
-function makeLarge(): void {
+test("a running store that is told of wrong content keeps its locks on the file: SQLite loses them when this process closes another descriptor", () => {
+  const count = 500;
+  makeLarge(count, 10_000);
+  const store = openSqliteStore(path);
+  const locks = (): readonly string[] => {
+    const file = `:${statSync(path).ino} `;
+    return readFileSync("/proc/locks", "utf8")
+      .split("\n")
+      .filter((line) => line.includes(file) && line.includes(` ${process.pid} `))
+      .map((line) => line.replace(/^\d+: /, ""));
+  };
+  const before = locks();
+  expect(before).not.toEqual([]);
+  // By another process, for the same reason; more than SQLite keeps in memory.
+  const pages = Math.floor(statSync(path).size / 4096);
+  const overwrite = `dd if=/dev/zero of=${path} bs=4096 seek=2 count=${pages - 2} conv=notrunc status=none`;
+  expect(Bun.spawnSync(overwrite.split(" ")).exitCode).toBe(0);
+  let thrown: unknown;
+  try {
+    store.commit(
+      Array.from({ length: count }, (_, index) => ({ kind: "remove" as const, id: `n${index}` as NodeId })),
+      unasked,
+    );
+  } catch (error) {
+    thrown = error;
+  }
+  expect(thrown).toMatchObject({
+    message: `Cannot write database "${path}": SQLITE_CORRUPT: database disk image is malformed`,
+    hint: expect.stringMatching(
+      /^Look in the kernel's log \(dmesg\) .* move it away, and everything is written/,
+    ),
+  });
+  expect(locks()).toEqual(before);
+  store.close();
+});
+
+/** A database of more than a few pages: so many nodes, with a status of so many bytes each. */
+function makeLarge(count = 500, statusBytes = 6): void {
   const store = openSqliteStore(path);
   store.commit(
-    Array.from({ length: 500 }, (_, index) => ({ kind: "put" as const, node: node(`n${index}`) })),
+    Array.from({ length: count }, (_, index) => ({
+      kind: "put" as const,
+      node: { ...node(`n${index}`), status: new Uint8Array(statusBytes) },
+    })),
     unasked,
   );
   store.close();

@@ -115,6 +115,25 @@ describe("a disk on which reading the database", () => {
   );
 });
 
+test.concurrent("a disk that fails once after the database was made anew and named: that file is known, and used at the next try", async () => {
+  await using disk = new Disk();
+  const curator = disk.start(
+    // Not the tracer but the Curator is what is stopped.
+    ..."strace -D -f -qq -o /dev/null -e trace=unlink,unlinkat -P".split(" "),
+    `${disk.database}-new`,
+    // The first one looks for what an earlier try has left.
+    ..."-e inject=unlink,unlinkat:error=EIO:when=2".split(" "),
+  );
+  await curator.waitForLine(isListening, { limitMs: soonMs });
+  unlinkSync(disk.database);
+  await curator.waitForLine(/ERROR Cannot write database .*EIO/, { limitMs: soonMs });
+  await curator.waitForLine(/The database was gone: everything was written into a new one/, {
+    limitMs: soonMs,
+  });
+  expect(await curator.stop()).toEqual({ code: 0, signal: undefined });
+  await disk.start().waitForLine(isListening, { limitMs: soonMs });
+});
+
 describe("a data directory that is taken from a running Curator", () => {
   test.concurrent.each([
     {
