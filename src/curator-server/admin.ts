@@ -9,7 +9,7 @@ import { escapeUnsafe } from "../core/printable.ts";
 import { quotePath } from "../core/problem.ts";
 import { ClusternetError, exitStatus, SettingsError } from "../errors.ts";
 import { socketPath } from "../host/files.ts";
-import { describeSilence, findHolderOf } from "../host/lock.ts";
+import { describeSilence, findHolderOf } from "../host/holder.ts";
 import {
   askPrivateSocket,
   servePrivateSocket,
