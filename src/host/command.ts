@@ -14,7 +14,8 @@
  */
 import { $ } from "bun";
 import { readdir, readFile } from "node:fs/promises";
-import { CommandError, exitStatus, messageOf } from "../errors.ts";
+import { CommandError, exitStatus, messageOf, type ErrorOptions } from "../errors.ts";
+import { describeSilence, findServerOf } from "./holder.ts";
 import { openLibc, type Libc } from "./libc.ts";
 import { PacedPipe } from "./paced-pipe.ts";
 
@@ -123,17 +124,13 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
       detached || onOutput !== undefined
         ? await runSpawned(started, env, limit, { detached, onOutput, libc })
         : await runInShell(started, { env, mark, input }, limit);
-    if (result === "stopped") {
-      throw new CommandError(
-        `Cannot run "${shown}": still running ${stopTimeoutMs / 1000} s after it was to stop, so it was ended`,
-        { argv },
-      );
-    }
-    if (result === "late") {
-      throw new CommandError(
-        `Cannot run "${shown}": still running after ${timeoutMs / 1000} s, so it was ended`,
-        { argv },
-      );
+    if (typeof result === "string") {
+      const time =
+        result === "late" ? `after ${timeoutMs / 1000} s` : `${stopTimeoutMs / 1000} s after it was to stop`;
+      throw new CommandError(`Cannot run "${shown}": still running ${time}, so it was ended`, {
+        argv,
+        ...silenceHint(argv),
+      });
     }
     if (result.written > maxOutputBytes) {
       throw new CommandError(
@@ -151,6 +148,12 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
     }
     return result.stdout;
   };
+}
+
+/** Whom `wg` has asked in vain: wireguard-go, where that serves the interface. */
+function silenceHint([program, , interfaceName]: readonly string[]): Pick<ErrorOptions, "hint"> {
+  const server = program === "wg" && interfaceName !== undefined ? findServerOf(interfaceName) : undefined;
+  return server === undefined ? {} : { hint: describeSilence(server) };
 }
 
 /** The end of what a program said, where the reason stands: without the boxes that wireguard-go draws around advice. */

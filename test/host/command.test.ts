@@ -2,8 +2,8 @@
  * Programs run for real: arguments, environment, limits, and nothing secret in any error.
  */
 import { describe, expect, test } from "bun:test";
-import { chmod, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { chmod, mkdir, readFile, writeFile } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { CommandError, messageOf } from "../../src/errors.ts";
 import { createFollowCommand, createRunCommand, redactKeys, renderArgv } from "../../src/host/command.ts";
 import { chooseImplementation, guessImplementation } from "../../src/host/wireguard-go.ts";
@@ -183,6 +183,49 @@ describe("run()", () => {
         expect(await isRunning(otherPid)).toBe(true);
         process.kill(otherPid, "SIGKILL");
         expect(await other).toBeInstanceOf(CommandError);
+      });
+    },
+  );
+});
+
+describe("run() of a wg that hangs", () => {
+  test.each([
+    { name: "stopped", stop: true, want: "is stopped: `kill -CONT PID` lets it go on" },
+    { name: "silent", stop: false, want: "runs, and gives no answer that can be used" },
+  ])(
+    "names a wireguard-go that is $name, and nothing for an interface without one",
+    async ({ stop, want }) => {
+      await withDirectory(async (directory) => {
+        const name = basename(directory);
+        const sockets = join(directory, "run/wireguard");
+        await mkdir(sockets, { recursive: true });
+        await writeFile(join(directory, "wg"), "#!/bin/sh\nexec /bin/sleep 60\n", { mode: 0o755 });
+        const listen = `Bun.listen({ unix: process.argv[1], socket: { data() {} } }); console.log("there");`;
+        const server = Bun.spawn([process.execPath, "-e", listen, join(sockets, `${name}.sock`)], {
+          stdout: "pipe",
+        });
+        try {
+          await server.stdout.getReader().read();
+          if (stop) {
+            server.kill("SIGSTOP");
+            await waitFor(
+              async () => (await readFile(`/proc/${server.pid}/stat`, "latin1")).includes(") T "),
+              "stopped",
+            );
+          }
+          const hung = createRunCommand({ path: directory });
+          const failureFor = (argv: readonly string[]) => failureOf(hung(argv, { timeoutMs: 100 }));
+          const { message, hint } = await failureFor(["wg", "show", name, "dump"]);
+          expect(message).toBe(
+            `Cannot run "wg show ${name} dump": still running after 0.1 s, so it was ended`,
+          );
+          expect(hint).toStartWith(`process ${server.pid} (`);
+          expect(hint).toEndWith(`) ${want.replace("PID", String(server.pid))}`);
+          expect((await failureFor(["wg", "show", "other", "dump"])).hint).toBeUndefined();
+        } finally {
+          server.kill("SIGKILL");
+          await server.exited;
+        }
       });
     },
   );

@@ -42,6 +42,13 @@ async function dump({ agent }: Stage): Promise<readonly string[]> {
     .toSorted();
 }
 
+/** The process that has the agent's port. */
+async function wireguardGoOf({ agent }: Stage): Promise<number> {
+  const shown = await agent.machine.exec(["ss", "-Hulpn", "sport", "=", ":7838"]);
+  const pid = Number(/pid=(\d+)/.exec(shown)?.[1]);
+  return pid > 0 ? pid : expect.unreachable();
+}
+
 /** Of what must be made again packets get lost for as long as that takes, here three seconds at most. */
 const untilWhole = 600;
 
@@ -425,8 +432,7 @@ describe("what an agent works with", () => {
     await using stage = await Stage.create(lab);
     const b = await stage.peer("b", 2);
     const before = await dump(stage);
-    const shown = await stage.agent.machine.exec(["ss", "-Hulpn", "sport", "=", ":7838"]);
-    const pid = Number(/pid=(\d+)/.exec(shown)?.[1]);
+    const pid = await wireguardGoOf(stage);
     const outcome = await underTraffic(stage, b, "wireguard-go killed", async (fault) => {
       await fault.make(async () => {
         process.kill(pid, "SIGKILL");
@@ -440,6 +446,28 @@ describe("what an agent works with", () => {
     expect(outcome.lost).toBeLessThan(untilWhole);
     expect(await dump(stage)).toEqual(before);
     expect(await finishPing(stage.agent.machine.ping(b.target), 100)).toEqual(nothingLost);
+  });
+
+  test("is a wireguard-go that is stopped: named with what lets it go on, and a problem as long as it is", async () => {
+    await using stage = await Stage.create(lab);
+    const b = await stage.peer("b", 2);
+    const paper = paperNode("c", "198.51.100.1", ["10.192.3.0/24"]);
+    const pid = await wireguardGoOf(stage);
+    process.kill(pid, "SIGSTOP");
+    try {
+      await stage.curator.call.put(paper.bytes);
+      // What hangs is ended after 10 s.
+      await stage.agent.process.waitForLine(/WARN +Cannot set 1 peer .*problem=apply-failed/, {
+        limitMs: 10_000 + soonMs,
+      });
+      const { problems } = await stage.agent.status((status) => status.problems.length > 0, soonMs);
+      expect(problems[0]?.message).toContain(`process ${pid} (`);
+      expect(problems[0]?.message).toContain(`is stopped: \`kill -CONT ${pid}\` lets it go on`);
+    } finally {
+      process.kill(pid, "SIGCONT");
+    }
+    await stage.holds([b.allowed, paper.allowed]);
+    await stage.problems((problems) => problems.length === 0, 2 * soonMs);
   });
 
   test("is a data directory that is removed: it is made again, with the same key", async () => {
