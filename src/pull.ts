@@ -22,7 +22,7 @@ import { WgConfigText } from "./core/wg-config.ts";
 import type { CuratorFollower, StreamEvent } from "./curator/follower.ts";
 import { describeInLine } from "./errors.ts";
 import type { FileStamp, Kept } from "./host/files.ts";
-import type { Host } from "./host/host.ts";
+import type { ApplyResult, Host } from "./host/host.ts";
 import type { Logger } from "./log.ts";
 import type { Own } from "./own.ts";
 import { Pace } from "./pace.ts";
@@ -124,6 +124,8 @@ export class Pull {
   readonly #configText: WgConfigText;
   #rendered: { readonly mesh: Mesh; readonly pieces: readonly Uint8Array[] } | undefined;
   #seen: SeenHost | undefined;
+  /** Problems of the last turn that saw the host. */
+  #found: readonly Problem[] = [];
   #lastEventAt: Date | undefined;
   #heldAsked: number | undefined;
   #everApplied = false;
@@ -301,21 +303,29 @@ export class Pull {
     const { failure } = await writing;
     // What was cut short because the agent stops is nobody's problem.
     if (signal.aborted) return;
-    problems.replace("host", result.problems);
-    if (result.seen !== undefined) this.#seen = result.seen;
+    const hostProblems = this.#judge(result);
+    problems.replace("host", hostProblems);
     if (result.done.length > 0) {
       log.info("Applied the mesh", { peers: wanted.peers.length, steps: result.done.length });
     }
-    const holds = result.complete && !result.problems.some(({ kind }) => blocking.has(kind));
+    const holds = result.complete && !hostProblems.some(({ kind }) => blocking.has(kind));
     if (holds) {
       // Before its peers, of which a log that cannot keep up may lose some.
       if (!isHeld && heard.heardOut) this.#told.tellInStep(heard.stream, wanted.peers.length);
       this.#told.tellChanges({ peers: wanted.peers });
     }
     this.#pace.noteOutcome(failure === undefined && result.complete);
-    this.#publish({ peers: wanted.peers }, heard, holds, result.problems);
+    this.#publish({ peers: wanted.peers }, heard, holds, hostProblems);
     // Addresses that came or went on this host change what others may claim: one more turn sees them.
     if (this.#rules.haveChanged(this.#parts.own.get(), this.#seen?.addresses)) this.#pace.poke();
+  }
+
+  /** Problems of the host. One that could not be looked at is as it was, as far as anybody knows. */
+  #judge({ seen, problems }: ApplyResult): readonly Problem[] {
+    if (seen === undefined) return [...this.#found, ...problems];
+    this.#seen = seen;
+    this.#found = problems;
+    return problems;
   }
 
   /** What the tracker has heard, for the status and for push. */

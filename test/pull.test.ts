@@ -50,7 +50,7 @@ class FakeHost implements Host {
   invalidations = 0;
   /** Problems of the next applies; with none left they succeed. */
   failures: (Problem | undefined)[] = [];
-  seen = seenHost;
+  seen: SeenHost | undefined = seenHost;
   /** Until this resolves, an apply goes on. */
   gate: Promise<void> = Promise.resolve();
 
@@ -63,7 +63,7 @@ class FakeHost implements Host {
   }
 
   read(): Promise<SeenHost> {
-    return Promise.resolve(this.seen);
+    return Promise.resolve(this.seen ?? seenHost);
   }
 
   async apply(wanted: WantedHost, _signal?: AbortSignal, written?: Promise<unknown>): Promise<ApplyResult> {
@@ -73,7 +73,8 @@ class FakeHost implements Host {
     await this.gate;
     const failure = this.failures.shift();
     const problems = failure === undefined ? [] : [failure];
-    return { complete: failure === undefined, done: [], problems, seen: this.seen };
+    const seen = this.seen === undefined ? {} : { seen: this.seen };
+    return { complete: failure === undefined, done: [], problems, ...seen };
   }
 
   plan(wanted: WantedHost): Promise<ApplyResult> {
@@ -158,6 +159,7 @@ function start(
     reopened: curator.reopened,
     resyncs,
     kinds: () => problems.current().map(({ kind }) => kind),
+    messages: () => problems.current().map(({ message }) => message),
     open: (stream = 1) => curator.send({ kind: "opened", stream, address: "c:1" }),
     event: (nodes: readonly Node[], last = false, stream = 1) =>
       curator.send({ kind: "event", stream, event: eventOf(nodes, last) }),
@@ -340,6 +342,33 @@ describe("Pull", () => {
     await run.clock.advance(20_000);
     expect(run.pull.state.get().applied).toBe(true);
     expect(run.kinds()).toEqual([]);
+    await run.end();
+  });
+
+  test("keeps what it knows of the host while that cannot be looked at, readiness too", async () => {
+    const run = start();
+    const failWith = (problem: Problem): void =>
+      void (run.host.failures = Array.from({ length: 9 }, () => problem));
+    const unread: Problem = { kind: "apply-failed", message: "wg show: still running after 10 s" };
+    const now = () => ({ messages: run.messages(), applied: run.pull.state.get().applied });
+    const taken = "UDP port 7838";
+    failWith({ kind: "port-in-use", message: taken });
+    run.open();
+    run.event([self, node("b")], true);
+    await run.clock.advance(300);
+    expect(now()).toEqual({ messages: [taken], applied: false });
+    run.host.seen = undefined;
+    failWith(unread);
+    await run.clock.advance(1_000);
+    expect(now()).toEqual({ messages: [unread.message, taken], applied: false });
+    // Of what keeps it from looking only the last word counts.
+    failWith({ ...unread, message: "ip address show: still running after 10 s" });
+    await run.clock.advance(5_000);
+    expect(now()).toEqual({ messages: ["ip address show: still running after 10 s", taken], applied: false });
+    run.host.failures = [];
+    run.host.seen = seenHost;
+    await run.clock.advance(20_000);
+    expect(now()).toEqual({ messages: [], applied: true });
     await run.end();
   });
 

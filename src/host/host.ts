@@ -211,7 +211,7 @@ export class LinuxHost implements Host {
       const problems = [...plan.problems, ...applied.problems];
       if (applied.left.length > 0) {
         this.#model.doubtPeers();
-        return { complete: false, ...applied, problems };
+        return { complete: false, ...applied, problems, seen };
       }
       const verified = applied.done.some(isDecidedByHost)
         ? await this.#verify(wanted, this.#begin(signal))
