@@ -115,7 +115,7 @@ const ioError = 10;
 function readingFault(path: string, cause: unknown): Error | undefined {
   const [, code] = /\berror code[= ](\d+)/.exec(messageOf(cause)) ?? [];
   if (code !== undefined && (Number(code) & 0xff) === ioError) {
-    return Object.assign(new Error(`disk I/O error (${messageOf(cause).replaceAll("\n", " ")})`), {
+    return Object.assign(new Error(`disk I/O error (${messageOf(cause)})`), {
       code: "SQLITE_IOERR",
     });
   }

@@ -107,7 +107,7 @@ function requireOurs(database: Database): void {
     );
   }
   const check = Object.values(database.query<object, []>("PRAGMA quick_check(1)").get() ?? {})[0];
-  if (check !== "ok") throw new ContentDoubt(String(check));
+  if (check !== "ok") throw new ContentDoubt(String(check).replaceAll("\n", " "));
   setModes(database);
 }
 
@@ -130,7 +130,8 @@ type StoredRows = Readonly<Record<keyof StoredState, readonly unknown[]>>;
 export class OpenFile {
   readonly #database: Database;
   readonly #path: string;
-  readonly #identity: string | undefined;
+  /** As `identityOf` says, when it was opened. */
+  readonly identity: string | undefined;
   readonly #walIdentity: string | undefined;
   readonly #commit: (changes: readonly StoredChange[]) => void;
   readonly #replaceAll: (state: StoredState) => void;
@@ -140,7 +141,7 @@ export class OpenFile {
   constructor(database: Database, path: string) {
     this.#database = database;
     this.#path = path;
-    this.#identity = identityOf(path);
+    this.identity = identityOf(path);
     this.#walIdentity = identityOf(`${path}-wal`);
     const put = database.prepare<void, [string, string, number, Uint8Array, string, string]>(
       "INSERT OR REPLACE INTO node (id, external_address, reported_at_ms, status, public_key, prefixes) VALUES (?, ?, ?, ?, ?, ?)",
@@ -205,7 +206,7 @@ export class OpenFile {
   isInPlace(): boolean {
     return (
       !this.#closed &&
-      identityOf(this.#path) === this.#identity &&
+      identityOf(this.#path) === this.identity &&
       identityOf(`${this.#path}-wal`) === this.#walIdentity
     );
   }
@@ -259,7 +260,7 @@ export class OpenFile {
   #hasItsName(): boolean {
     try {
       const found = identityOf(this.#path);
-      return found === undefined || found === this.#identity;
+      return found === undefined || found === this.identity;
     } catch {
       // Whatever keeps us from looking: a log that is left is taken in at the next start.
       return false;

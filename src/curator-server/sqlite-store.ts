@@ -34,7 +34,7 @@ class SqliteStore implements NodeStore {
   constructor(path: string, file: OpenFile) {
     this.#path = path;
     this.#file = file;
-    this.#identity = identityOf(path);
+    this.#identity = file.identity;
   }
 
   /** Throws SettingsError; the file is closed then. */
@@ -71,13 +71,11 @@ class SqliteStore implements NodeStore {
   }
 
   #writeAnew(state: StoredState, isThere: boolean): void {
+    // The one in use stays open until then: the number that it is known by could be that of somebody's next file.
+    if (!isThere) this.#identity = makeFilled(this.#path, state);
     this.#file.close();
-    if (!isThere) {
-      makeFilled(this.#path, state, (identity) => {
-        this.#identity = identity;
-      });
-    }
-    // Also for one that an earlier try has given its name.
+    // The rest also for a file that an earlier try has given its name.
+    removeIfThere(temporaryOf(this.#path));
     syncDirectoryNow(dirname(this.#path));
     // Only its write-ahead log may have gone, and one made by an earlier try has missed changes since.
     const file = openFile(this.#path);
@@ -107,12 +105,17 @@ function replaced(path: string): ClusternetError {
   );
 }
 
+/** What the file is called while it is made. */
+function temporaryOf(path: string): string {
+  return `${path}-new`;
+}
+
 /**
- * Makes the file, which gets its name only with all of the state in it: a crash leaves no empty one. `onNamed` is told by what
- * it is known as soon as it has its name, since what comes after that can fail.
+ * Makes the file, which gets its name only with all of the state in it: a crash leaves no empty one. Returns what it is known
+ * by. Nothing that comes after its naming can fail; its other name is left to whoever comes next.
  */
-function makeFilled(path: string, state: StoredState, onNamed: (identity: string | undefined) => void): void {
-  const temporary = `${path}-new`;
+function makeFilled(path: string, state: StoredState): string | undefined {
+  const temporary = temporaryOf(path);
   // A log of a file that is gone would be taken for the new file's.
   for (const left of [temporary, `${temporary}-wal`, `${temporary}-shm`, `${path}-wal`, `${path}-shm`]) {
     removeIfThere(left);
@@ -125,10 +128,8 @@ function makeFilled(path: string, state: StoredState, onNamed: (identity: string
     file.close();
   }
   // Unlike a renaming, this never takes the place of a file that is there.
-  const identity = identityOf(temporary);
   linkSync(temporary, path);
-  onNamed(identity);
-  unlinkSync(temporary);
+  return file.identity;
 }
 
 /** Not rmSync: where something on the way is no directory, that of Bun 1.4.5 says EFAULT. */

@@ -243,6 +243,25 @@ describe("a database that is taken away while it is in use", () => {
     store.close();
   });
 
+  test("so is one that was put there after no new one could be made", () => {
+    const store = openSqliteStore(path);
+    rmSync(path);
+    // Which cannot be taken out of the way.
+    mkdirSync(`${path}-new`);
+    const keep = (): unknown => store.commit(change, () => whole);
+    expect(keep).toThrow(/^Cannot write database .*curator\.db-new": E/);
+    // The first number that is free: it was the first file's.
+    writeFileSync(path, "a backup");
+    expect(keep).toThrow(/another file was put in place of the one in use$/);
+    expect(readFileSync(path, "utf8")).toBe("a backup");
+    rmSync(path);
+    rmSync(`${path}-new`, { recursive: true });
+    expect(keep()).toBe("anew");
+    expect(store.load()).toEqual(whole);
+    store.close();
+    expect(readdirSync(directory)).toEqual(["curator.db"]);
+  });
+
   test("closing leaves the log of a file that somebody put there alone", () => {
     const store = openSqliteStore(path);
     rmSync(path);

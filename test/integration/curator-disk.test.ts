@@ -8,6 +8,7 @@ import {
   chownSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   renameSync,
   rmSync,
@@ -131,6 +132,7 @@ test.concurrent("a disk that fails once after the database was made anew and nam
     limitMs: soonMs,
   });
   expect(await curator.stop()).toEqual({ code: 0, signal: undefined });
+  expect(readdirSync(disk.directory)).not.toContain("curator.db-new");
   await disk.start().waitForLine(isListening, { limitMs: soonMs });
 });
 
