@@ -13,7 +13,7 @@ import { batchIp } from "./host/ip-batch.ts";
 import { ensurePrivateDirectory, removeLeftovers, socketPath } from "./host/files.ts";
 import type { LinuxHost } from "./host/host.ts";
 import { ensureKeyFile, readKeyFile } from "./host/key-file.ts";
-import { acquireLocks, type Locks } from "./host/lock.ts";
+import { acquireLocks, acquireSoon, type Locks } from "./host/lock.ts";
 import { MeshFile } from "./host/mesh-file.ts";
 import { adoptFormerFiles, type AgentMemory } from "./host/state-file.ts";
 import { chooseImplementation } from "./host/wireguard-go.ts";
@@ -63,11 +63,9 @@ export async function startAgent(
   const startedAt = clock.wallTime();
   socketPath(dataDirectory, interfaceName);
   await ensurePrivateDirectory(dataDirectory);
-  const locks = acquireLocks({
-    dataDirectory,
-    interfaceName,
-    clusterNets: clusterNets.map(({ text }) => text),
-  });
+  const places = { dataDirectory, interfaceName, clusterNets: clusterNets.map(({ text }) => text) };
+  const locks = await acquireSoon(() => acquireLocks(places), { clock, signal });
+  if (locks === undefined) return undefined;
   try {
     const started = await startInPlace(agent, { locks, handlers, mayTell, signal });
     if (started !== undefined) return { startedAt, locks, ...started };

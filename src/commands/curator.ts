@@ -24,7 +24,7 @@ import { tlsTransport } from "../curator-server/tls.ts";
 import { describeInLine, exitStatus, type ExitStatus } from "../errors.ts";
 import { openDirectoryProblems } from "../host/directory-mode.ts";
 import { ensurePrivateDirectory } from "../host/files.ts";
-import { acquireDirectoryLock, type Locks } from "../host/lock.ts";
+import { acquireDirectoryLock, acquireSoon, type Locks } from "../host/lock.ts";
 import type { PrivateServer } from "../host/private-socket.ts";
 import type { Logger, RedactingLogger } from "../log.ts";
 import { pathsOf, type CredentialFiles } from "../trust/credential-files.ts";
@@ -63,10 +63,9 @@ export async function runCurator(options: CuratorOptions, context: CuratorContex
   const { transport, renewal } = await transportOf(options, { log, clock });
   const dataDirectory = resolve(options.dataDir);
   await ensurePrivateDirectory(dataDirectory);
-  const lock = acquireDirectoryLock(
-    dataDirectory,
-    "One Curator runs per data directory: stop that one, or choose another --data-dir",
-  );
+  const remedy = "One Curator runs per data directory: stop that one, or choose another --data-dir";
+  const lock = await acquireSoon(() => acquireDirectoryLock(dataDirectory, remedy), { clock, signal });
+  if (lock === undefined) return exitStatus.ok;
   try {
     const store =
       options.store === "memory" ? new MemoryStore() : openSqliteStore(join(dataDirectory, "curator.db"));

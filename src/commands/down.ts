@@ -28,6 +28,7 @@ import {
   acquireFreeNetworks,
   acquireInterfaceLock,
   acquireLocks,
+  acquireSoon,
 } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import type { HostMemory, HostRemembers } from "../host/ownership.ts";
@@ -42,7 +43,7 @@ import type { CommandContext } from "./context.ts";
 /** Throws ClusternetError with exit 75 while an agent runs, with 69 when a program is missing. */
 export async function down(
   place: PlaceSettings,
-  context: Pick<CommandContext, "log" | "clock">,
+  context: Pick<CommandContext, "log" | "clock" | "signal">,
 ): Promise<ExitStatus> {
   if (findProgram("ip") === undefined) {
     throw new ClusternetError('Cannot run "ip": not found in PATH', {
@@ -50,7 +51,10 @@ export async function down(
       hint: "Install iproute2",
     });
   }
-  const { locks, hasDirectory } = holdPlace(place);
+  const held = await acquireSoon(() => holdPlace(place), context);
+  // Stopped before it took anything away.
+  if (held === undefined) return exitStatus.unexpected;
+  const { locks, hasDirectory } = held;
   try {
     // No start may come after this one.
     if (hasDirectory) await removeLeftovers(place.dataDirectory, context.log);

@@ -9,6 +9,9 @@ import { readFileSync, readdirSync, readlinkSync, statSync, type BigIntStats } f
 import { quote } from "../core/problem.ts";
 import { isSystemError } from "../errors.ts";
 
+/** Of a process that is being ended (linux/sched.h). */
+const PF_EXITING = 0x4;
+
 /** The process that holds a place, as far as it can be seen. */
 export interface Holder {
   readonly pid?: number;
@@ -48,6 +51,19 @@ export function describeSilence({ pid, holder, isStopped }: SilentProcess): stri
   return isStopped
     ? `${holder} is stopped: \`kill -CONT ${pid}\` lets it go on`
     : `${holder} runs, and gives no answer that can be used`;
+}
+
+/**
+ * That it will soon hold nothing any more, or may not: it is being ended, or is nowhere to be seen. A process that was
+ * killed gives back its memory before its locks, a large one in a good part of a second, and its descriptors are not
+ * shown then.
+ */
+export function isPassing(holder: Holder | undefined): boolean {
+  if (holder?.pid === undefined) return true;
+  const pid = String(holder.pid);
+  const status = statusOf(pid);
+  const isKilled = /^S(?:ig|hd)Pnd:\t[0-9a-f]+[13579bdf][0-9a-f]{2}$/m.test(status);
+  return status === "" || isKilled || /^State:\t[ZX] /m.test(status) || (flagsOf(pid) & PF_EXITING) !== 0;
 }
 
 /** Which process that is, in words. */
@@ -134,9 +150,17 @@ function statusOf(pid: string): string {
   return whileThere(() => readFileSync(`/proc/${pid}/status`, "utf8")) ?? "";
 }
 
+/** Bits of what the kernel does with a process. */
+function flagsOf(pid: string): number {
+  const stat = whileThere(() => readFileSync(`/proc/${pid}/stat`, "latin1")) ?? "";
+  // The name, in brackets, may have anything in it.
+  return Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[6] ?? 0);
+}
+
 function commandLineOf(pid: string): Pick<Holder, "commandLine"> {
-  const text = whileThere(() => readFileSync(`/proc/${pid}/cmdline`, "utf8"));
-  return text === undefined ? {} : { commandLine: quote(text.split("\0").join(" ").trim()) };
+  const text = whileThere(() => readFileSync(`/proc/${pid}/cmdline`, "utf8")) ?? "";
+  // One that is being ended has none left.
+  return text === "" ? {} : { commandLine: quote(text.split("\0").join(" ").trim()) };
 }
 
 /** What a look at something finds that may be gone, or closed to us: undefined then. */

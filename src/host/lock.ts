@@ -9,6 +9,7 @@
  * Who holds a place is looked up by holder.ts, which may see no process where there is one.
  */
 import { closeSync, constants, fstatSync, openSync } from "node:fs";
+import type { Clock } from "../async.ts";
 import { isInterfaceName } from "../checks.ts";
 import { quote, quotePath } from "../core/problem.ts";
 import { ClusternetError, SettingsError, exitStatus, ownerHint, systemReason } from "../errors.ts";
@@ -18,12 +19,28 @@ import {
   findLockHolder,
   findSocketHolder,
   heldDirectoryOf,
+  isPassing,
   isSameFile,
   statOf,
   unixSockets,
   type Holder,
 } from "./holder.ts";
 import { openLibc } from "./libc.ts";
+
+/** Another process holds the place: exit 75. */
+class PlaceHeldError extends ClusternetError {
+  override readonly name = "PlaceHeldError";
+  /** It is worth another look: the holder is being ended, or cannot be seen. */
+  readonly isPassing: boolean;
+
+  constructor(
+    message: string,
+    { holder, hint }: { readonly holder: Holder | undefined; readonly hint: string },
+  ) {
+    super(message, { hint, exit: exitStatus.temporary });
+    this.isPassing = isPassing(holder);
+  }
+}
 
 /** What one agent alone may hold. */
 export interface Places {
@@ -80,6 +97,31 @@ export function acquireLocks(
     throw error;
   }
   return { renew: () => directory.renew(), release };
+}
+
+/** How long a process that was killed may take to let go, and how often one looks meanwhile. */
+const passing = { limitMs: 2_000, pauseMs: 20 };
+
+/**
+ * What `acquire`, one of the functions here, returns; called again for up to two seconds as long as who holds a place is
+ * being ended or cannot be seen: whoever starts an agent again may be faster than the kernel with the one that was killed.
+ * A holder that lives is thrown at once. Undefined when `signal` aborts meanwhile.
+ */
+export async function acquireSoon<T>(
+  acquire: () => T,
+  { clock, signal }: { readonly clock: Pick<Clock, "nowMs" | "sleep">; readonly signal: AbortSignal },
+): Promise<T | undefined> {
+  const endMs = clock.nowMs() + passing.limitMs;
+  while (!signal.aborted) {
+    try {
+      return acquire();
+    } catch (error) {
+      const isOver = clock.nowMs() >= endMs;
+      if (isOver || !(error instanceof PlaceHeldError) || !error.isPassing) throw error;
+    }
+    await clock.sleep(passing.pauseMs, signal);
+  }
+  return undefined;
 }
 
 /** A network that another agent routes. */
@@ -224,10 +266,7 @@ function lockDirectory(path: string, hint: string): number {
   if (holder === undefined && errno !== EAGAIN) {
     throw new ClusternetError(`${cannot}: it cannot be locked, errno ${errno}`);
   }
-  throw new ClusternetError(`${cannot}: ${describeHolder(holder)} holds it`, {
-    exit: exitStatus.temporary,
-    hint,
-  });
+  throw new PlaceHeldError(`${cannot}: ${describeHolder(holder)} holds it`, { holder, hint });
 }
 
 function bindInterface(interfaceName: string, remedies: Pick<PlaceRemedies, "name">): number {
@@ -243,10 +282,8 @@ function cannotRoute(network: string): string {
 function bindName(name: string, cannot: string, hint: string): number {
   const bound = tryBindName(name, cannot);
   if (typeof bound === "number") return bound;
-  throw new ClusternetError(`${cannot}: ${describeHolder(bound.holder)} holds it in this network namespace`, {
-    exit: exitStatus.temporary,
-    hint,
-  });
+  const message = `${cannot}: ${describeHolder(bound.holder)} holds it in this network namespace`;
+  throw new PlaceHeldError(message, { holder: bound.holder, hint });
 }
 
 /** The socket that holds the name, or who has it already. */

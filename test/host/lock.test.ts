@@ -2,15 +2,18 @@
 import { describe, expect, test } from "bun:test";
 import { mkdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { systemClock } from "../../src/async.ts";
 import {
   acquireFreeNetworks,
   findHeldNetworks,
   acquireInterfaceLock,
   acquireLocks,
+  acquireSoon,
   findPlaceHolders,
   type AgentPlaces,
   type Places,
 } from "../../src/host/lock.ts";
+import { FakeClock } from "../fakes/clock.ts";
 import { failure, onDisk, withDirectory } from "./temporary.ts";
 
 const lockModule = join(import.meta.dir, "../../src/host/lock.ts");
@@ -311,6 +314,82 @@ describe("acquireFreeNetworks()", () => {
         expect((await failure(() => acquireLocks(wanted))).exit).toBe(75);
         release();
         tryLocks(wanted);
+      });
+    });
+  });
+});
+
+describe("acquireSoon()", () => {
+  test("takes places of a large process in the instant in which it is killed", async () => {
+    await withPlaces(async (places) => {
+      const child = "globalThis.kept = Buffer.alloc(400e6, 1);";
+      await whileHeld(
+        places,
+        async ({ pid }) => {
+          process.kill(pid, "SIGKILL");
+          const until = { clock: systemClock, signal: new AbortController().signal };
+          const locks = await acquireSoon(() => acquireLocks(places), until);
+          expect(locks).toBeDefined();
+          locks?.release();
+        },
+        { child },
+      );
+    });
+  });
+
+  test("refuses at once what a process holds that lives, and tries nothing when it is to stop", async () => {
+    await withPlaces(async (places) => {
+      await whileHeld(places, async ({ pid }) => {
+        const clock = new FakeClock();
+        const { signal } = new AbortController();
+        const { message, exit } = await failure(() =>
+          acquireSoon(() => acquireLocks(places), { clock, signal }),
+        );
+        expect(exit).toBe(75);
+        expect(message).toContain(`process ${pid} (`);
+        expect(clock.sleeps).toEqual([]);
+      });
+      const stopped = { clock: new FakeClock(), signal: AbortSignal.abort() };
+      expect(await acquireSoon(() => acquireLocks(places), stopped)).toBeUndefined();
+      tryLocks(places);
+    });
+  });
+
+  test("waits 2 s for a process that cannot be seen, until it lets go or the wait is stopped", async () => {
+    await withPlaces(async (places) => {
+      await whileHeld(places, async ({ kill }) => {
+        const code = `
+          import { acquireLocks, acquireSoon } from ${JSON.stringify(lockModule)};
+          let nowMs = 0;
+          let stop = new AbortController();
+          let asleep = () => {};
+          const clock = { nowMs: () => nowMs, sleep: async (ms) => { nowMs += ms; await asleep(); } };
+          const soon = () => acquireSoon(() => acquireLocks(${JSON.stringify(places)}), { clock, signal: stop.signal });
+          await soon().catch(({ message }) => console.log(nowMs, message));
+          asleep = () => stop.abort();
+          console.log(await soon());
+          stop = new AbortController();
+          asleep = async () => { if (nowMs === 2040) { console.log("waits"); await console[Symbol.asyncIterator]().next(); } };
+          console.log((await soon()) !== undefined);`;
+        // Of a PID namespace of its own, which shows no process of this one.
+        const argv = ["unshare", "-p", "-f", "--mount-proc", process.execPath, "-e", code];
+        const child = Bun.spawn(argv, { stdin: "pipe", stdout: "pipe", stderr: "inherit" });
+        let said = "";
+        for await (const piece of child.stdout) {
+          said += new TextDecoder().decode(piece);
+          if (!said.endsWith("waits\n")) continue;
+          await kill();
+          void child.stdin.write("go on\n");
+          await child.stdin.end();
+        }
+        await child.exited;
+        expect(said.split("\n")).toEqual([
+          expect.stringMatching(/^2000 .*a process that cannot be seen from here holds it/),
+          "undefined",
+          "waits",
+          "true",
+          "",
+        ]);
       });
     });
   });
