@@ -191,11 +191,23 @@ export function isSystemError(error: unknown, code: string): boolean {
 
 /** True for an error of the system that says that this user may not, or for one with such a cause. */
 export function isForbidden(error: unknown): boolean {
-  const cause = error instanceof ClusternetError ? error.cause : error;
-  return ["EACCES", "EPERM"].some((code) => isSystemError(cause, code));
+  return ["EACCES", "EPERM"].some((code) => isSystemError(causeOf(error), code));
 }
 
-/** What to do about a file or directory that exists already and that this user may not use; nothing for other errors. */
-export function ownerHint(error: unknown): Pick<ErrorOptions, "hint"> {
-  return isForbidden(error) ? { hint: "Run this as root, or as the user who owns it" } : {};
+/** The system's error below one of ours. */
+function causeOf(error: unknown): unknown {
+  return error instanceof ClusternetError ? error.cause : error;
+}
+
+/** What to do where this process may open no more files; it is not the file's fault. */
+export const openFilesHint =
+  "Raise this process' limit of open files: `ulimit -n` in a shell, LimitNOFILE= in a unit of systemd";
+
+/**
+ * What to do about a file or directory that exists already and that this user may not use, or that cannot be opened
+ * beside so many others; nothing for other errors.
+ */
+export function systemHint(error: unknown): Pick<ErrorOptions, "hint"> {
+  if (isForbidden(error)) return { hint: "Run this as root, or as the user who owns it" };
+  return isSystemError(causeOf(error), "EMFILE") ? { hint: openFilesHint } : {};
 }

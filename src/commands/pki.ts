@@ -13,7 +13,7 @@ import { quotePath } from "../core/problem.ts";
 import {
   ClusternetError,
   exitStatus,
-  ownerHint,
+  systemHint,
   SettingsError,
   systemReason,
   type ExitStatus,
@@ -152,7 +152,7 @@ async function namesIn(directory: string, names: readonly string[]): Promise<rea
   } catch (error) {
     throw new SettingsError(`Cannot look into directory ${quotePath(directory)}: ${systemReason(error)}`, {
       cause: error,
-      ...ownerHint(error),
+      ...systemHint(error),
     });
   }
 }

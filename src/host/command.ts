@@ -14,7 +14,7 @@
  */
 import { $ } from "bun";
 import { readdir, readFile } from "node:fs/promises";
-import { CommandError, exitStatus, messageOf, type ErrorOptions } from "../errors.ts";
+import { CommandError, exitStatus, messageOf, openFilesHint, type ErrorOptions } from "../errors.ts";
 import { describeSilence, findServerOf } from "./holder.ts";
 import { openLibc, type Libc } from "./libc.ts";
 import { PacedPipe } from "./paced-pipe.ts";
@@ -137,6 +137,16 @@ export function createRunCommand(options: { readonly path?: string } = {}): RunC
         `Cannot read the output of "${shown}": ${result.written} bytes, expected at most ${maxOutputBytes}`,
         { argv, exitCode: result.exitCode },
       );
+    }
+    // Said by Bun, whose shell then ends with 1 as a program may that is content.
+    if (
+      result.exitCode !== 0 &&
+      /^(?:bun: |EMFILE: )?too many open files(?! in system)/i.test(result.stderr)
+    ) {
+      throw new CommandError(`Cannot run "${shown}": this process has too many open files`, {
+        argv,
+        hint: openFilesHint,
+      });
     }
     if (!okCodes.includes(result.exitCode)) {
       // What is among the arguments is no secret: `wg` may name the public key that it was given.

@@ -11,7 +11,7 @@ import {
   SettingsError,
   isSystemError,
   messageOf,
-  ownerHint,
+  systemHint,
   systemReason,
 } from "../errors.ts";
 import { lstatIfThere, makeFile, modeProblems, privateMode, readRegularFile } from "./files.ts";
@@ -69,7 +69,7 @@ function isThere(path: string): boolean {
   } catch (error) {
     throw new SettingsError(`Cannot look at private key ${quotePath(path)}: ${systemReason(error)}`, {
       cause: error,
-      ...ownerHint(error),
+      ...systemHint(error),
     });
   }
 }
@@ -84,7 +84,7 @@ async function readKey(path: string, closeToOthers: boolean): Promise<KeyFile | 
       cause: error,
       // Somebody who may not read the key must not be told to remove it.
       hint: "Put the right key back, or remove the file to get a new key: other nodes will see this node's public key change",
-      ...ownerHint(error),
+      ...systemHint(error),
     });
   }
 }

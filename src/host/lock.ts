@@ -12,7 +12,7 @@ import { closeSync, constants, fstatSync, openSync } from "node:fs";
 import type { Clock } from "../async.ts";
 import { isInterfaceName } from "../checks.ts";
 import { quote, quotePath } from "../core/problem.ts";
-import { ClusternetError, SettingsError, exitStatus, ownerHint, systemReason } from "../errors.ts";
+import { ClusternetError, SettingsError, exitStatus, systemHint, systemReason } from "../errors.ts";
 import {
   describeHolder,
   findDirectoryHolder,
@@ -254,7 +254,7 @@ function lockDirectory(path: string, hint: string): number {
   } catch (error) {
     throw new SettingsError(`Cannot use data directory ${quotePath(path)}: ${systemReason(error)}`, {
       cause: error,
-      ...ownerHint(error),
+      ...systemHint(error),
     });
   }
   using libc = openLibc();

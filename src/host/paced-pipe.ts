@@ -15,6 +15,7 @@ const O_CLOEXEC = 0o2000000;
 const O_NONBLOCK = 0o4000;
 const F_SETFL = 4;
 const F_SETPIPE_SZ = 1031;
+const EMFILE = 24;
 
 /** As much as everybody may have; where the kernel allows less, a program that writes more waits a little. */
 const roomBytes = 1024 * 1024;
@@ -31,7 +32,9 @@ export class PacedPipe implements Disposable {
   /** Throws when this process has too many files open. */
   constructor(libc: Pick<Libc, "pipe2" | "fcntl">) {
     const ends = libc.pipe2(O_CLOEXEC);
-    if (typeof ends === "number") throw new Error(`no pipe: errno ${ends}`);
+    if (typeof ends === "number") {
+      throw new Error(ends === EMFILE ? "EMFILE: too many open files" : `no pipe: errno ${ends}`);
+    }
     [this.#reader, this.writer] = ends;
     // Of this end alone: what the program writes may wait.
     libc.fcntl(this.#reader, F_SETFL, O_NONBLOCK);

@@ -11,7 +11,7 @@ import {
   isForbidden,
   isSystemError,
   messageOf,
-  ownerHint,
+  systemHint,
   systemReason,
 } from "../errors.ts";
 import { bindPrivateSocket, lstatIfThere } from "./files.ts";
@@ -126,7 +126,7 @@ function unbound(path: string, error: unknown): ClusternetError {
   if (error instanceof ClusternetError) return error;
   return new ClusternetError(`Cannot listen on socket ${quotePath(path)}: ${systemReason(error)}`, {
     cause: error,
-    ...ownerHint(error),
+    ...systemHint(error),
   });
 }
 

@@ -9,7 +9,7 @@ import { createPrivateKey, type KeyObject, type X509Certificate } from "node:cry
 import { stat } from "node:fs/promises";
 import type { NodeId } from "../core/node.ts";
 import { quotePath, type Problem } from "../core/problem.ts";
-import { ClusternetError, messageOf, ownerHint, SettingsError } from "../errors.ts";
+import { ClusternetError, messageOf, systemHint, SettingsError } from "../errors.ts";
 import { isOpenToOthers, readRegularFile } from "../host/files.ts";
 import type { RedactingLogger } from "../log.ts";
 import type { CredentialFiles } from "./credential-files.ts";
@@ -152,7 +152,7 @@ async function readPem(
   throw new SettingsError(`Cannot read ${what} ${quotePath(path)}: ${reason}`, {
     ...(cause === undefined ? {} : { cause }),
     hint: unread,
-    ...ownerHint(cause),
+    ...systemHint(cause),
   });
 }
 

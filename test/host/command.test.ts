@@ -4,7 +4,7 @@
 import { describe, expect, test } from "bun:test";
 import { chmod, mkdir, readFile, writeFile } from "node:fs/promises";
 import { basename, join } from "node:path";
-import { CommandError, messageOf } from "../../src/errors.ts";
+import { CommandError, messageOf, openFilesHint } from "../../src/errors.ts";
 import { createFollowCommand, createRunCommand, redactKeys, renderArgv } from "../../src/host/command.ts";
 import { chooseImplementation, guessImplementation } from "../../src/host/wireguard-go.ts";
 import { waitFor } from "../lab/wait.ts";
@@ -12,6 +12,7 @@ import { privateKeyOf, publicKeyOf } from "../fakes/wanted.ts";
 import { withDirectory } from "./temporary.ts";
 
 const run = createRunCommand();
+const commandModule = join(import.meta.dir, "../../src/host/command.ts");
 
 async function failureOf(promise: Promise<unknown>): Promise<CommandError> {
   const error: unknown = await promise.then(
@@ -186,6 +187,34 @@ describe("run()", () => {
       });
     },
   );
+});
+
+test.each([
+  { name: "in the shell", options: "{}" },
+  { name: "with output that is handed on", options: "{ onOutput: () => {} }" },
+  { name: "in a session of its own", options: "{ detached: true }" },
+])("run() says that this process has too many open files, $name", async ({ options }) => {
+  const code = `
+    import { closeSync, openSync } from "node:fs";
+    import { createRunCommand } from ${JSON.stringify(commandModule)};
+    const run = createRunCommand();
+    const tried = () => run(["false"], ${options}).then(() => "done", ({ message, hint = "" }) => message + "; " + hint);
+    const ends = new Set([await tried()]);
+    const kept = [];
+    try {
+      for (;;) kept.push(openSync("/dev/null"));
+    } catch {}
+    for (const descriptor of [undefined, ...kept]) {
+      if (descriptor !== undefined) closeSync(descriptor);
+      ends.add(await tried());
+    }
+    console.log(JSON.stringify([...ends]));`;
+  const argv = ["sh", "-c", 'ulimit -n 48; exec "$0" -e "$1"', process.execPath, code];
+  const child = Bun.spawn(argv, { stdout: "pipe", stderr: "inherit" });
+  expect(JSON.parse(await child.stdout.text())).toEqual([
+    'Cannot run "false": exit code 1; ',
+    `Cannot run "false": this process has too many open files; ${openFilesHint}`,
+  ]);
 });
 
 describe("run() of a wg that hangs", () => {
