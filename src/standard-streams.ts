@@ -8,7 +8,7 @@
  */
 import { readFileSync, writeSync } from "node:fs";
 import { ClusternetError, isSystemError } from "./errors.ts";
-import { openLibc } from "./host/libc.ts";
+import { openLibc, type Libc } from "./host/libc.ts";
 
 const stdout = 1;
 /** How long a full pipe of stderr may hold the program up, for each line. */
@@ -53,7 +53,10 @@ export function stderrWriter(descriptor = 2): (line: string) => void {
     let outcome: ReturnType<typeof writeWhole>;
     try {
       // The first line that finds no room waits for some; those after it must not add up.
-      outcome = writeWhole(descriptor, before + line, { patienceMs: lost > 0 ? 0 : stderrPatienceMs, poll });
+      outcome = writeWhole(descriptor, before + line, {
+        patienceMs: lost > 0 ? 0 : stderrPatienceMs,
+        poll,
+      });
     } catch {
       // There is no other place to say it: a full disk or a closed descriptor costs the line.
       outcome = "none";
@@ -74,7 +77,7 @@ type Poll = (descriptor: number, waitMs: number) => boolean;
 interface Patience {
   readonly patienceMs: number;
   /** Asked before each portion; without it a write may wait for its reader. */
-  readonly poll?: Poll;
+  readonly poll?: Poll | undefined;
 }
 
 function writeWhole(
@@ -110,10 +113,16 @@ function writeWhole(
 /**
  * poll(2) of one descriptor for POLLOUT. An error or a reader that has gone counts as room: the write then says which.
  * A signal that cuts the wait short does not: a write would then wait for ever, and what the signal asks for with it.
+ * Undefined where the C library cannot be called: a program that needs it more says so in its only line.
  */
-function writablePoll(): Poll {
+function writablePoll(): Poll | undefined {
   const pollOut = 4;
-  const libc = openLibc();
+  let libc: Libc;
+  try {
+    libc = openLibc();
+  } catch {
+    return undefined;
+  }
   // struct pollfd: the descriptor, what is asked, what is answered.
   const entry = new Uint8Array(8);
   const view = new DataView(entry.buffer);

@@ -4,6 +4,10 @@
  * Every call goes through at once and blocks the thread while it runs, so only calls that do not wait belong here.
  */
 import { dlopen, ptr, read } from "bun:ffi";
+import { ClusternetError, exitStatus, messageOf } from "../errors.ts";
+
+const compilerHint =
+  "Lift the limit of this process' address space (`ulimit -v unlimited` in a shell, LimitAS=infinity in a unit of systemd), and unset BUN_JSC_useJIT";
 
 /** What is called; a result is that of the manual page unless something else is said here. */
 export interface Libc extends Disposable {
@@ -29,20 +33,12 @@ export interface Libc extends Disposable {
   errno(): number;
 }
 
-/** Opens it, in a fourth of a millisecond. To be disposed of, or kept for the life of the program. */
+/**
+ * Opens it, in a fourth of a millisecond. To be disposed of, or kept for the life of the program. Throws ClusternetError
+ * (exit 69): bun:ffi compiles each call, and a process that may map little memory has no compiler.
+ */
 export function openLibc(): Libc {
-  const library = dlopen("libc.so.6", {
-    flock: { args: ["i32", "i32"], returns: "i32" },
-    socket: { args: ["i32", "i32", "i32"], returns: "i32" },
-    bind: { args: ["i32", "ptr", "u32"], returns: "i32" },
-    pipe2: { args: ["ptr", "i32"], returns: "i32" },
-    fcntl: { args: ["i32", "i32", "i32"], returns: "i32" },
-    poll: { args: ["ptr", "u64", "i32"], returns: "i32" },
-    prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
-    madvise: { args: ["u64", "u64", "i32"], returns: "i32" },
-    setrlimit: { args: ["i32", "ptr"], returns: "i32" },
-    __errno_location: { args: [], returns: "ptr" },
-  });
+  const library = loadLibrary();
   const { symbols } = library;
   const errno = (): number => {
     const location = symbols.__errno_location();
@@ -69,4 +65,27 @@ export function openLibc(): Libc {
     errno,
     [Symbol.dispose]: () => library.close(),
   };
+}
+
+function loadLibrary() {
+  try {
+    return dlopen("libc.so.6", {
+      flock: { args: ["i32", "i32"], returns: "i32" },
+      socket: { args: ["i32", "i32", "i32"], returns: "i32" },
+      bind: { args: ["i32", "ptr", "u32"], returns: "i32" },
+      pipe2: { args: ["ptr", "i32"], returns: "i32" },
+      fcntl: { args: ["i32", "i32", "i32"], returns: "i32" },
+      poll: { args: ["ptr", "u64", "i32"], returns: "i32" },
+      prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
+      madvise: { args: ["u64", "u64", "i32"], returns: "i32" },
+      setrlimit: { args: ["i32", "ptr"], returns: "i32" },
+      __errno_location: { args: [], returns: "ptr" },
+    });
+  } catch (error) {
+    throw new ClusternetError(`Cannot call the C library: ${messageOf(error)}`, {
+      cause: error,
+      exit: exitStatus.unavailable,
+      ...(messageOf(error).includes("JIT") ? { hint: compilerHint } : {}),
+    });
+  }
 }

@@ -31,6 +31,11 @@ async function run(argv: readonly string[], cwd: string) {
   return { status, stdout, stderr };
 }
 
+/** Runs the executable where it may map 2 GB. */
+async function runLimited(words: readonly string[]) {
+  return await run(["/bin/sh", "-c", 'ulimit -v 2000000; exec "$@"', "sh", binary, ...words], folder);
+}
+
 test("--version prints version, commit and platform in one line", async () => {
   const { status, stdout, stderr } = await run([binary, "--version"], folder);
   expect({ status, stderr }).toEqual({ status: 0, stderr: "" });
@@ -48,6 +53,17 @@ test("runs from anywhere, copied to another place without the project beside it"
   expect(status).toBe(0);
   expect(stdout).toContain("Usage: clusternet");
   await rm(copy);
+});
+
+test("says which limit keeps it from working where it may map little memory, and shows its help all the same", async () => {
+  expect(await runLimited(["status", "--data-dir", "/nowhere"])).toEqual({
+    status: 69,
+    stdout: "",
+    stderr:
+      "Cannot call the C library: bun:ffi requires the JIT\n" +
+      "  hint: Lift the limit of this process' address space (`ulimit -v unlimited` in a shell, LimitAS=infinity in a unit of systemd), and unset BUN_JSC_useJIT\n",
+  });
+  expect((await runLimited(["--help"])).stdout).toStartWith("Usage: clusternet");
 });
 
 test("is an executable file of a sane size, not the 100 MB of Bun alone nor twice that", async () => {
