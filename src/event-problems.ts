@@ -40,3 +40,15 @@ export function foldEventProblems(
   }
   return next;
 }
+
+/**
+ * What is wrong with the mesh, without what only follows from the status of a node that could not be decoded: that the
+ * node has no address.
+ */
+export function withoutConsequences(ofMesh: readonly Problem[], known: EventProblems): readonly Problem[] {
+  const isStatusBroken = (nodeId: NodeId): boolean =>
+    known.get(nodeId)?.some(({ kind }) => kind === "address-invalid") === true;
+  return ofMesh.filter(
+    ({ kind, nodeId }) => kind !== "address-missing" || nodeId === undefined || !isStatusBroken(nodeId),
+  );
+}

@@ -29,7 +29,7 @@ import type { Problem } from "./core/problem.ts";
 import { RepeatCounter, repeatedNodes } from "./core/repeats.ts";
 import type { DecodedEvent } from "./curator/connection.ts";
 import type { StreamEvent } from "./curator/follower.ts";
-import { foldEventProblems, type EventProblems } from "./event-problems.ts";
+import { foldEventProblems, withoutConsequences, type EventProblems } from "./event-problems.ts";
 
 /** A Curator that sends no LAST_BACKLOGGED is taken to have said all this long after its first event (C5). */
 export const settleMs = 10_000;
@@ -252,7 +252,7 @@ export class Tracker {
     const last = this.#lastProblems;
     if (last?.ofMesh === ofMesh && last.ofEvents === ofEvents && last.said === said) return last.all;
     const others = [...[...ofEvents.values()].flat(), ...ofPicture];
-    const all = others.length === 0 ? ofMesh : [...ofMesh, ...others];
+    const all = others.length === 0 ? ofMesh : [...withoutConsequences(ofMesh, ofEvents), ...others];
     this.#lastProblems = { ofMesh, ofEvents, said, all };
     return all;
   }

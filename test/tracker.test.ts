@@ -310,6 +310,24 @@ describe("Tracker", () => {
     expect(shown(each)).toBe("b: 192.0.2.98/32 | exact");
   });
 
+  test("says of a node whose status could not be decoded nothing else of its address", () => {
+    const each = tracker();
+    const b: Node = { ...node("b"), externalAddress: "", prefixes: [], prefixCount: 0 };
+    const broken: DecodedEvent = {
+      ...event([b]),
+      problems: [{ kind: "address-invalid", nodeId: id("b"), message: "status of b" }],
+    };
+    each.fold(opened(1), 0);
+    each.fold(
+      { kind: "event", stream: 1, event: event([self, { ...b, id: id("c"), publicKey: key("c") }], true) },
+      1,
+    );
+    each.fold({ kind: "event", stream: 1, event: broken }, 2);
+    expect(shown(each)).toBe("b:  | c:  | exact | address-missing | address-invalid");
+    each.fold({ kind: "event", stream: 1, event: event([b]) }, 3);
+    expect(shown(each)).toBe("b:  | c:  | exact | address-missing | address-missing");
+  });
+
   test("forgets a node whose ID is none at its tombstone", () => {
     const each = tracker();
     each.fold(opened(1), 0);

@@ -196,15 +196,15 @@ function decodeNode(
   }
   // Half a node could be a peer with half of its prefixes; without it the node stays as it was.
   if (broken !== undefined) {
-    report({ kind: "node-id", nodeId: id, message: `Cannot read node ${quote(id)}: ${broken}` });
+    report({ kind: "node-id", nodeId: id, message: `Cannot use node ${quote(id)}: ${undecoded(broken)}` });
     return {};
   }
   if (status.broken !== undefined) {
-    const message = `Cannot read status of node ${quote(id)}: ${status.broken}`;
+    const message = `Cannot use status of node ${quote(id)}: ${undecoded(status.broken)}`;
     report({ kind: "address-invalid", nodeId: id, message });
   }
   if (announced.broken !== undefined) {
-    const message = `Cannot read announcement of node ${quote(id)}: ${announced.broken}`;
+    const message = `Cannot use announcement of node ${quote(id)}: ${undecoded(announced.broken)}`;
     report({ kind: "key-invalid", nodeId: id, message });
   }
   const { publicKey, prefixes, prefixCount } = announced;
@@ -222,6 +222,11 @@ function decodeNode(
     status: range === undefined ? undefined : bytes.subarray(range.from, range.to),
     node: curatorPort === undefined ? node : { ...node, curatorPort },
   };
+}
+
+/** For an operator; what the decoder says helps only who looks for the fault in that node. */
+function undecoded(broken: string): string {
+  return `it cannot be decoded (${broken})`;
 }
 
 interface Status {

@@ -290,17 +290,17 @@ const nonsense: readonly {
   {
     name: "a length past the end of the node",
     bytes: join(id, new Uint8Array([(4 << 3) | 2, 100, 1])),
-    problems: ['node-id bad: Cannot read node "bad": index out of range: 7 + 100 > 8'],
+    problems: ['node-id bad: Cannot use node "bad": it cannot be decoded (index out of range: 7 + 100 > 8)'],
   },
   {
     name: "a tag of 0",
     bytes: join(id, new Uint8Array([0, 0])),
-    problems: ['node-id bad: Cannot read node "bad": field number 0 at byte 5'],
+    problems: ['node-id bad: Cannot use node "bad": it cannot be decoded (field number 0 at byte 5)'],
   },
   {
     name: "groups nested 20,000 deep",
     bytes: join(id, deepGroups),
-    problems: ['node-id bad: Cannot read node "bad": max depth exceeded'],
+    problems: ['node-id bad: Cannot use node "bad": it cannot be decoded (max depth exceeded)'],
   },
   {
     name: "a group that is whole",
@@ -329,7 +329,9 @@ const nonsense: readonly {
     name: "a status cut short",
     bytes: join(id, field(3, join(address, new Uint8Array([(9 << 3) | 2, 50]))), field(4, field(1, "K"))),
     node: { ...bare, publicKey: "K" },
-    problems: ['address-invalid bad: Cannot read status of node "bad": index out of range: 20 + 50 > 20'],
+    problems: [
+      'address-invalid bad: Cannot use status of node "bad": it cannot be decoded (index out of range: 20 + 50 > 20)',
+    ],
   },
   {
     name: "a time of 2^63 - 1 seconds",
@@ -363,7 +365,9 @@ const nonsense: readonly {
     name: "an announcement cut short",
     bytes: join(id, field(3, address), field(4, join(field(1, "K"), new Uint8Array([(2 << 3) | 2, 9])))),
     node: { ...bare, externalAddress: "192.0.2.2" },
-    problems: ['key-invalid bad: Cannot read announcement of node "bad": index out of range: 25 + 9 > 25'],
+    problems: [
+      'key-invalid bad: Cannot use announcement of node "bad": it cannot be decoded (index out of range: 25 + 9 > 25)',
+    ],
   },
   {
     name: "a prefix that is no message among others",
