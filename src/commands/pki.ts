@@ -88,6 +88,12 @@ export async function pkiIssue(
 ): Promise<ExitStatus> {
   const ca = await readCa(caDir, log);
   await ensurePrivateDirectory(out, outDirectory);
+  if ((await namesIn(out, [caKeyName])).length > 0) {
+    throw new SettingsError(
+      `Cannot make credentials in ${quotePath(out)}: it is the directory of a cluster CA, it has ${caKeyName}`,
+      { hint: "Choose another directory with --out: that key belongs to no node" },
+    );
+  }
   const { certificate, key } = makeNodeCertificate(nodeId, ca, new Date());
   await makeFiles(out, { what: "credentials", named: outDirectory, remedyOf: remedyOfCredentials }, [
     { name: credentialNames.key, text: revealKey(key), mode: privateMode },

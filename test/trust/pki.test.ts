@@ -250,6 +250,20 @@ test.each<{
   });
 });
 
+test("pki issue makes nothing in a directory of a CA, and does not advise to remove anything there", async () => {
+  await withDirectory(async (directory) => {
+    const caDir = join(directory, "ca");
+    await pkiInit({ caDir }, context());
+    const before = filesIn(caDir);
+    const refused = await failure(() => pkiIssue({ caDir, out: caDir }, node, context()));
+    expect([refused.message, refused.hint]).toEqual([
+      `Cannot make credentials in "${caDir}": it is the directory of a cluster CA, it has ca-key.pem`,
+      "Choose another directory with --out: that key belongs to no node",
+    ]);
+    expect(filesIn(caDir)).toEqual(before);
+  });
+});
+
 test("pki issue warns of a CA key that others may read", async () => {
   await withDirectory(async (caDir) => {
     const { warnings, ...rest } = context();
