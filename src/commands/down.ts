@@ -10,6 +10,7 @@ import { renderStep } from "../core/host-commands.ts";
 import { isRoutedElsewhere } from "../core/host-plan.ts";
 import { type PublicKey, privateKeyFromBytes } from "../core/key.ts";
 import { containsAddress, parseAddress, type Prefix } from "../core/prefix.ts";
+import { quote } from "../core/problem.ts";
 import {
   ClusternetError,
   type ExitStatus,
@@ -33,10 +34,10 @@ import {
 import { MeshFile } from "../host/mesh-file.ts";
 import type { HostMemory, HostRemembers } from "../host/ownership.ts";
 import { readHost } from "../host/read.ts";
-import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
+import { type AgentState, StateFile, findFormerFiles, readBootId } from "../host/state-file.ts";
 import type { Logger } from "../log.ts";
 import type { PlaceSettings } from "../settings.ts";
-import { ordinaryUser, runAsRoot } from "./as-root.ts";
+import { ordinaryUser, placeCommand, runAsRoot } from "./as-root.ts";
 import { findClusterNets } from "./cluster-nets.ts";
 import type { CommandContext } from "./context.ts";
 
@@ -122,10 +123,19 @@ async function takeAway(
   for (const step of done) log.info(`Done: ${renderStep(step)}`);
   const nets = clusterNets.filter(({ text }) => !keptByOthers.has(text));
   // What is remembered still could not be taken away, which is told with the problems.
-  const remembered = new Set(memory.get().loopbackAddresses.map(({ text }) => text));
+  const other = await findOther({ dataDirectory, interfaceName }, log);
+  const remembered = new Set(
+    [...memory.get().loopbackAddresses, ...(other?.state.loopbackAddresses ?? [])].map(({ text }) => text),
+  );
   await warnOfLeft(nets, { remembered, interfaceName, run, log });
   for (const problem of problems) log.warn(problem.message, { problem: problem.kind });
-  if (complete) return exitStatus.ok;
+  if (other !== undefined) {
+    log.warn(
+      `Not taken away is what an agent with this data directory has under interface ${quote(other.interfaceName)}; ` +
+        `hint: run \`${placeCommand("down", { dataDirectory, interfaceName: other.interfaceName })}\``,
+    );
+  }
+  if (complete) return other === undefined ? exitStatus.ok : exitStatus.unexpected;
   const user = ordinaryUser();
   if (user !== undefined) {
     const hint = runAsRoot("down", { dataDirectory, interfaceName });
@@ -134,6 +144,18 @@ async function takeAway(
     );
   }
   return findProgram("wg") === undefined ? exitStatus.unavailable : exitStatus.unexpected;
+}
+
+/** What an earlier run has left under another interface's name, when none has under this one. */
+async function findOther(
+  { dataDirectory, interfaceName }: PlaceSettings,
+  log: Logger,
+): Promise<{ readonly interfaceName: string; readonly state: AgentState } | undefined> {
+  const former = await findFormerFiles(dataDirectory, interfaceName);
+  if (former === undefined) return undefined;
+  const state = await new StateFile(join(dataDirectory, `${former}.state`), await readBootId()).read(log);
+  const isLeft = state.clusterNets.length > 0 || state.loopbackAddresses.length > 0;
+  return isLeft ? { interfaceName: former, state } : undefined;
 }
 
 /**

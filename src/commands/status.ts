@@ -32,7 +32,7 @@ import { describeSilence, findHolderOf } from "../host/holder.ts";
 import { type PlaceHolder, findPlaceHolders } from "../host/lock.ts";
 import { type LastMesh, MeshFile } from "../host/mesh-file.ts";
 import { readHost } from "../host/read.ts";
-import { type AgentState, StateFile, readBootId } from "../host/state-file.ts";
+import { type AgentState, StateFile, findFormerFiles, readBootId } from "../host/state-file.ts";
 import { silentLogger } from "../log.ts";
 import { type PlaceSettings, type StatusSettings } from "../settings.ts";
 import { type Status, buildStatus, noCurator } from "../status.ts";
@@ -63,7 +63,7 @@ export async function status(
       : await readStatus(
           settings,
           asked.kind === "absent"
-            ? { running: false, why: describeAbsence(settings, findPlaceHolders()) }
+            ? { running: false, why: describeAbsence(settings, findPlaceHolders(), await formerIn(settings)) }
             : {
                 ...(asked.forbidden ? { running: null } : holderIn(settings.dataDirectory)),
                 why: [`the agent at socket ${quotePath(path)} cannot be asked: ${asked.reason}`],
@@ -89,14 +89,28 @@ function holderIn(dataDirectory: string): Omit<Absence, "why"> {
     : { running: true, pid: found.pid, unhealthy: [describeSilence(found)] };
 }
 
-/** Where an agent was looked for, and who runs in this network namespace elsewhere. */
+/** Of which interface the files there are, when they are of another one. */
+async function formerIn({ dataDirectory, interfaceName }: PlaceSettings): Promise<string | undefined> {
+  // What keeps the directory from being looked into is told by whoever reads from it.
+  return await findFormerFiles(dataDirectory, interfaceName).catch(() => undefined);
+}
+
+/** Where an agent was looked for, of which interface its files are, and who runs in this network namespace elsewhere. */
 export function describeAbsence(
   { dataDirectory, interfaceName }: PlaceSettings,
   others: readonly PlaceHolder[],
+  former?: string,
 ): readonly string[] {
   const place = `data directory ${quotePath(dataDirectory)} with interface ${quote(interfaceName)}`;
+  const ofFormer =
+    former === undefined || others.some((other) => other.dataDirectory === dataDirectory)
+      ? []
+      : [
+          `its files are of interface ${quote(former)}; ask with: ${placeCommand("status", { dataDirectory, interfaceName: former })}`,
+        ];
   return [
     `no agent runs on ${place}`,
+    ...ofFormer,
     ...others.map((other) => {
       const held = `${other.holder} holds interface ${quote(other.interfaceName)} in this network namespace`;
       if (other.dataDirectory === undefined) return `${held}; ask it with its own --data-dir`;

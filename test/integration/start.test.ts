@@ -606,6 +606,32 @@ describe("down", () => {
     expect(await snapshot(machine)).toEqual(before);
   });
 
+  test("of a data directory that another interface has takes nothing, says so with 1, and which one it is", async () => {
+    await using place = await Place.create();
+    const { machine, data } = place;
+    const agent = await place.start({ interfaceName: "cn2" });
+    await agent.status(({ agent: { ready } }) => ready, soonMs);
+    await agent.process.stop();
+    const before = await snapshot(machine);
+    const other = await place.command("down");
+    const command = (name: string): string => `clusternet ${name} --data-dir ${data} --interface cn2`;
+    expect([other.code, other.stderr]).toEqual([
+      1,
+      expect.stringMatching(
+        new RegExp(
+          `^\\S+Z WARN {2}Not taken away is what .* interface "cn2"; hint: run \`${command("down")}\`\n$`,
+        ),
+      ),
+    ]);
+    expect(await snapshot(machine)).toEqual(before);
+    expect((await place.command("status")).stdout).toContain(
+      `its files are of interface "cn2"; ask with: ${command("status")}`,
+    );
+    expect((await place.command("down", "--interface", "cn2")).code).toBe(0);
+    const after = await place.command("down");
+    expect([after.code, after.stderr]).toEqual([0, ""]);
+  });
+
   test("of another interface leaves route and guard of an agent, running, without interface or stopped", async () => {
     await using place = await Place.create();
     const { machine } = place;
