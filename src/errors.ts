@@ -203,11 +203,15 @@ function causeOf(error: unknown): unknown {
 export const openFilesHint =
   "Raise this process' limit of open files: `ulimit -n` in a shell, LimitNOFILE= in a unit of systemd";
 
+/** What to do where the disk does not give what is on it; the file may be good. */
+export const diskHint = "Look in the kernel's log (dmesg) for a disk that fails or has become read-only";
+
 /**
- * What to do about a file or directory that exists already and that this user may not use, or that cannot be opened
- * beside so many others; nothing for other errors.
+ * What to do about a file or directory that exists already and that this user may not use, that the disk does not give, or
+ * that cannot be opened beside so many others; nothing for other errors.
  */
 export function systemHint(error: unknown): Pick<ErrorOptions, "hint"> {
   if (isForbidden(error)) return { hint: "Run this as root, or as the user who owns it" };
+  if (isSystemError(causeOf(error), "EIO")) return { hint: diskHint };
   return isSystemError(causeOf(error), "EMFILE") ? { hint: openFilesHint } : {};
 }

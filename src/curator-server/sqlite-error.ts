@@ -11,7 +11,7 @@
 import { SQLiteError } from "bun:sqlite";
 import { closeSync, constants, fstatSync, openSync, readSync } from "node:fs";
 import { quotePath } from "../core/problem.ts";
-import { ClusternetError, messageOf, SettingsError, systemReason } from "../errors.ts";
+import { ClusternetError, diskHint, messageOf, SettingsError, systemReason } from "../errors.ts";
 
 /** The file is there and can be read, and what is in it is not ours, or no longer. The message is the reason alone. */
 export class ContentFault extends Error {
@@ -78,7 +78,7 @@ const remedies: readonly (readonly [code: RegExp, remedy: string])[] = [
   ],
   [/^(ENOENT|ENOTDIR)/, "Put the data directory back: it is gone, or something else has its name"],
   [/^(SQLITE_BUSY|SQLITE_LOCKED)/, "Stop the other program that holds the file"],
-  [/^(EIO|SQLITE_IOERR)/, "Look in the kernel's log (dmesg) for a disk that fails or has become read-only"],
+  [/^(EIO|SQLITE_IOERR)/, diskHint],
 ];
 
 function remedyOf(fault: unknown): string {

@@ -165,6 +165,16 @@ describe("ensureKeyFile()", () => {
     });
   });
 
+  test("does not advise to remove a key that the disk does not give", async () => {
+    // A regular file that nobody may read at its beginning, where nothing is mapped.
+    const refused = await failure(() => readKeyFile("/proc/self/mem"));
+    expect(refused).toEqual({
+      message: expect.stringMatching(/^Cannot use private key "\/proc\/self\/mem": .*EIO: i\/o error/),
+      exit: 78,
+      hint: "Look in the kernel's log (dmesg) for a disk that fails or has become read-only",
+    });
+  });
+
   test("is not disturbed by a temporary file that a crash left", async () => {
     await withKeyFile(async (path) => {
       await writeFile(join(path, "../.private.key.0123456789abcdef.clusternet-tmp"), "AAAA");
