@@ -239,7 +239,9 @@ function untrusted(address: string, refusal: UntrustedError): CuratorError {
   return new CuratorError(`Cannot trust Curator "${address}": ${refusal.message}`, {
     code: Status.UNAVAILABLE,
     untrusted: true,
-    hint: "Check that this is the address of a Curator of this cluster, and that ca.pem is the cluster's CA",
+    hint: saysOutOfTime.test(refusal.message)
+      ? "Renew the Curator's certificate (`clusternet pki issue` makes one), or set the clock of this machine"
+      : "Check that this is the address of a Curator of this cluster, and that ca.pem is the cluster's CA",
   });
 }
 
@@ -263,9 +265,16 @@ async function unreachable(address: string, details: string, tookMs: number): Pr
 /** Longest error text of a Curator that is shown; ours names a node of up to 253 characters twice. */
 const shownDetails = 1_000;
 
+/** Of a certificate: our words (trust/certificate.ts), and those of Go's library, which Metropolis' Curator hands on. */
+const saysOutOfTime = /\bcertificate (?:expired on|is not valid before|has expired or is not yet valid)\b/;
+
 function curatorError(doing: string, code: Status, details: string, cause?: unknown): CuratorError {
-  const hint = hints[code];
-  const shown = shownDetailsOf(details);
+  const hint =
+    code === Status.UNAUTHENTICATED && saysOutOfTime.test(details)
+      ? "Renew this node's certificate (`clusternet pki issue` makes one), or set the clock of the Curator's machine"
+      : hints[code];
+  // Go's library tells the time of its clock, with which the same thing would be news at every try.
+  const shown = shownDetailsOf(details.replace(/\bcurrent time \S+ is\b/, "the time there is"));
   return new CuratorError(`Cannot ${doing}: ${Status[code] ?? `code ${String(code)}`}: ${shown}`, {
     code,
     details: shown,

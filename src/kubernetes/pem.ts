@@ -59,10 +59,9 @@ export function pairOf(
   }
   const own = decodeCertificate(first, certificate, origin);
   for (const other of blocks.slice(1)) decodeCertificate(other, certificate, origin);
-  const here = `and the clock here says ${now.toUTCString()}`;
   if (new Date(own.validTo) < now) {
     const hint = "Renew the certificate, or set the clock";
-    throw unusablePem(certificate, origin, `it expired on ${own.validTo}, ${here}`, hint);
+    throw unusablePem(certificate, origin, `it expired on ${own.validTo}`, hint);
   }
   const privateKey = decodeKey(keyText, key, origin);
   const name = quote(nameOf(own));
@@ -71,7 +70,7 @@ export function pairOf(
   }
   const pair = { cert: blocks.join("\n"), key: privateKey, name };
   if (new Date(own.validFrom) <= now) return pair;
-  const reason = `it is not valid before ${own.validFrom}, ${here}`;
+  const reason = `it is not valid before ${own.validFrom}`;
   return { ...pair, early: unusablePem(certificate, origin, reason, "Set the clock, or wait until then") };
 }
 

@@ -128,6 +128,8 @@ describe("a watch", () => {
     await waitFor(() => curator.seen().streams.every(({ open }) => !open), "the stream is left");
   });
 
+  const renew =
+    "\n  hint: Renew this node's certificate (`clusternet pki issue` makes one), or set the clock of the Curator's machine";
   const ends = [
     {
       name: "that the Curator ends",
@@ -148,6 +150,27 @@ describe("a watch", () => {
       name: "at a Curator that does not lead",
       refusal: { code: 12, message: "no" },
       want: "UNIMPLEMENTED: no\n  hint: Only the elected leader serves the mesh: give the address of every Curator with --curator",
+    },
+    {
+      name: "at a Curator that has another CA",
+      refusal: { code: 16, message: "its certificate is signed by another CA" },
+      want:
+        "UNAUTHENTICATED: its certificate is signed by another CA\n" +
+        "  hint: Check that the node's certificate is signed by the CA of this cluster",
+    },
+    {
+      name: "at our Curator, for a certificate that has expired",
+      refusal: { code: 16, message: "its certificate expired on Jan  2 00:00:00 2026 GMT" },
+      want: `UNAUTHENTICATED: its certificate expired on Jan  2 00:00:00 2026 GMT${renew}`,
+    },
+    {
+      name: "in the words of Go's library, without the time at which they were said",
+      refusal: {
+        code: 16,
+        message:
+          "x509: certificate has expired or is not yet valid: current time 2026-12-02T16:33:41Z is after 2026-01-02T00:00:00Z",
+      },
+      want: `UNAUTHENTICATED: x509: certificate has expired or is not yet valid: the time there is after 2026-01-02T00:00:00Z${renew}`,
     },
   ];
   test.each(ends)("throws CuratorError $name", async ({ refusal, want }) => {

@@ -192,7 +192,7 @@ describe("ApiAccess", () => {
     {
       name: "with a certificate that expired",
       scene: { user: pair, files: { "c.pem": pemOf(expired), "k.pem": keyOf(expired) } },
-      want: /^Cannot use client-certificate ".*\/c\.pem" of .*: it expired on Jan 31 00:00:00 2026 GMT, and the clock here says Sun, 01 Mar 2026 00:00:00 GMT$/,
+      want: /^Cannot use client-certificate ".*\/c\.pem" of .*: it expired on Jan 31 00:00:00 2026 GMT$/,
       hint: "Renew the certificate, or set the clock",
     },
     {
@@ -306,7 +306,7 @@ describe("ApiAccess", () => {
   test("waits for the time of a certificate that is not valid yet, and does not end the start for it", async () => {
     const scene = { user: pair, files: { "c.pem": pemOf(early), "k.pem": keyOf(early) } };
     await withAccess(scene, async (access, directory, clock) => {
-      const said = `Cannot use client-certificate "${directory}/c.pem" of the kubeconfig "${directory}/config": it is not valid before Mar  1 00:00:01 2026 GMT, and the clock here says Sun, 01 Mar 2026 00:00:00 GMT`;
+      const said = `Cannot use client-certificate "${directory}/c.pem" of the kubeconfig "${directory}/config": it is not valid before Mar  1 00:00:01 2026 GMT`;
       expect(await access.check()).toEqual([said]);
       expect(await failure(() => access.connect(never))).toEqual({
         message: said,

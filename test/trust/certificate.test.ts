@@ -43,6 +43,14 @@ describe("judgeCertificates()", () => {
     expect(reasons.join("")).not.toMatch(/[^\x20-\x7e]/);
   });
 
+  test("says the same of each of them an hour later, so that no other try is news", () => {
+    const later = new Date(now.getTime() + 3_600_000);
+    for (const { certificate, sentAlong = [] } of impostors(ca)) {
+      const sent = [certificate, ...sentAlong];
+      expect(judgeCertificates(sent, { ca: ca.certificate, now: later })).toEqual(judge(sent));
+    }
+  });
+
   test("leaves the time out when none is given", () => {
     const { certificate } = certificateOf("late", ca, { notBefore: new Date("2126-01-01T00:00:00Z") });
     expect(judgeCertificates([certificate], { ca: ca.certificate }).kind).toBe("node");
