@@ -153,13 +153,18 @@ function judgePicture(set: NodeSet, lastBacklogged: boolean, { nowMs, peers }: F
       break;
   }
   if (!set.current.has(set.self)) {
-    return set.picture === "without-self" ? set : { ...set, picture: "without-self" };
+    // One that lacks few of the peers speaks against what was held, whatever else it lacks.
+    const judged = set.hold === undefined || removesTooMuch(set, peers) ? set : withoutHold(set);
+    return judged.picture === "without-self" ? judged : { ...judged, picture: "without-self" };
   }
   const hold = set.hold ?? { sinceMs: nowMs, stream: set.stream };
   const agreed = hold.stream !== set.stream && nowMs - hold.sinceMs >= holdMs;
   if (!agreed && removesTooMuch(set, peers)) return { ...set, picture: "shrunk", hold };
-  const { hold: _cleared, ...rest } = set;
-  return { ...rest, carried: noNodes, picture: "believed" };
+  return { ...withoutHold(set), carried: noNodes, picture: "believed" };
+}
+
+function withoutHold({ hold: _cleared, ...rest }: NodeSet): NodeSet {
+  return rest;
 }
 
 function removesTooMuch({ carried }: NodeSet, peers: FoldContext["peers"]): boolean {

@@ -243,7 +243,14 @@ describe("foldEvent()", () => {
       file: "b c d e",
       peers: peers4,
       moves: ["open", "self b !", "c d e -self"],
-      want: "b c d e | carried  | without-self, held since 0 s by 1",
+      want: "b c d e | carried  | without-self",
+    },
+    {
+      name: "forgets the hold at a full picture that names the peers, also without this node",
+      file: "b c d e",
+      peers: peers4,
+      moves: ["open", "self b !", "at 60", "open", "b c d e !", "at 400", "open", "self b !"],
+      want: "b c d e | carried c d e | shrunk, held since 400 s by 3",
     },
     {
       name: "folds plainly after a believed picture, also at a repeated LAST_BACKLOGGED",
