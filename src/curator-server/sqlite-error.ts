@@ -57,11 +57,12 @@ export function unusable(path: string, error: unknown): SettingsError {
 
 /** Why a running Curator cannot keep anything now. */
 export function unwritten(path: string, error: unknown): ClusternetError {
-  const isContent = error instanceof ContentFault || isAboutContent(error);
-  const remedy = isContent
+  const remedy = isAboutContent(error)
     ? "Look in the kernel's log (dmesg) for a disk that fails. If it is the file alone, move it away, and everything is " +
       "written into a new one"
-    : remedyOf(error);
+    : error instanceof ContentFault
+      ? "Move the file away, and everything is written into a new one"
+      : remedyOf(error);
   return new ClusternetError(`Cannot write database ${quotePath(path)}: ${reasonOf(path, error)}`, {
     cause: error,
     hint: `${remedy}. Nodes are told to try again until then`,

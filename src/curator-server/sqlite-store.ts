@@ -28,6 +28,8 @@ class SqliteStore implements NodeStore {
   #file: OpenFile;
   /** Of the database that is ours, open or not. */
   #identity: string | undefined;
+  /** A change went in of which nobody could tell afterwards whether it is kept, so that it was refused. */
+  #mayDiffer = false;
   /** Another process may have the file by then: it must not be opened again, let alone filled. */
   #closed = false;
 
@@ -49,21 +51,33 @@ class SqliteStore implements NodeStore {
 
   commit(changes: readonly StoredChange[], whole: () => StoredState): Kept {
     try {
-      if (this.#file.isInPlace()) this.#file.commit(changes);
+      if (!this.#mayDiffer && this.#file.isInPlace()) {
+        this.#file.commit(changes);
+        this.#mayDiffer = true;
+        // Looked at afterwards too: what went into a file that was taken away meanwhile is not kept.
+        if (this.#file.isInPlace()) {
+          this.#mayDiffer = false;
+          return "in-place";
+        }
+      }
     } catch (error) {
       throw unwritten(this.#path, error);
     }
-    // Looked at afterwards too: what went into a file that was taken away meanwhile is not kept.
     return this.ensure(whole);
   }
 
   ensure(whole: () => StoredState): Kept {
     if (this.#closed) throw unwritten(this.#path, new Error("it is closed"));
     try {
-      if (this.#file.isInPlace()) return "in-place";
+      if (this.#file.isInPlace()) {
+        if (this.#mayDiffer) this.#file.replaceAll(whole());
+        this.#mayDiffer = false;
+        return "in-place";
+      }
       const found = identityOf(this.#path);
       if (found !== undefined && found !== this.#identity) throw replaced(this.#path);
       this.#writeAnew(whole(), found !== undefined);
+      this.#mayDiffer = false;
       return "anew";
     } catch (error) {
       throw error instanceof ClusternetError ? error : unwritten(this.#path, error);

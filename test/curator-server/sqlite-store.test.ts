@@ -386,6 +386,57 @@ test.each([
   },
 );
 
+test("a change that went in and was refused, since nobody could look afterwards, is taken out again", () => {
+  chownSync(directory, 65534, 65534);
+  const said = asNobody(`
+    const state = { nodes: [], keys: new Map(), removed: new Set(["other"]), allowed: new Set() };
+    const store = openSqliteStore(path);
+    // The directory is closed when the change has been carried out, and before it is looked whether it is kept.
+    const changes = Object.assign([], {
+      *[Symbol.iterator]() {
+        yield { kind: "remove", id: "refused" };
+        chmodSync(directory, 0);
+      },
+    });
+    try { tell(store.commit(changes, () => state)); } catch (error) { tell(error.message); }
+    chmodSync(directory, 0o700);
+    tell(store.ensure(() => state));
+    tell(store.commit([{ kind: "remove", id: "next" }], () => { throw new Error("it is known to be as it should"); }));
+    store.close();
+    const again = openSqliteStore(path);
+    tell([...again.load().removed].sort());
+    again.close();
+  `);
+  expect(said).toEqual([
+    `Cannot write database "${path}": EACCES: permission denied`,
+    "in-place",
+    "in-place",
+    ["next", "other"],
+  ]);
+});
+
+test("a running store that finds a database of a newer version says to move it away, not to look at the disk", () => {
+  const store = openSqliteStore(path);
+  const version = `
+    const { Database } = require("bun:sqlite");
+    const database = new Database(${JSON.stringify(path)});
+    for (const sql of ["user_version = 9", "wal_checkpoint(TRUNCATE)"]) database.run("PRAGMA " + sql);
+    database.close();`;
+  expect(Bun.spawnSync([process.execPath, "-e", version]).exitCode).toBe(0);
+  rmSync(`${path}-wal`);
+  let thrown: unknown;
+  try {
+    store.ensure(() => ({ nodes: [], keys: new Map(), removed: new Set(), allowed: new Set() }));
+  } catch (error) {
+    thrown = error;
+  }
+  expect(thrown).toMatchObject({
+    message: `Cannot write database "${path}": its version is 9, expected 1`,
+    hint: "Move the file away, and everything is written into a new one. Nodes are told to try again until then",
+  });
+  store.close();
+});
+
 test("a running store that is told of wrong content keeps its locks on the file: SQLite loses them when this process closes another descriptor", () => {
   const count = 500;
   makeLarge(count, 10_000);
