@@ -30,6 +30,7 @@ import {
   acquireInterfaceLock,
   acquireLocks,
   acquireSoon,
+  findHeldNetworks,
 } from "../host/lock.ts";
 import { MeshFile } from "../host/mesh-file.ts";
 import type { HostMemory, HostRemembers } from "../host/ownership.ts";
@@ -106,6 +107,7 @@ async function takeAway(
     wireguard: "auto",
     memory,
     ourKeys: new Set(last.kind === "none" || last.publicKey === undefined ? [] : [last.publicKey]),
+    heldNetworks: () => findHeldNetworks(),
     log,
     clock,
   });

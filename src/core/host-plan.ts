@@ -197,6 +197,19 @@ function isGuard(route: SeenRoute): boolean {
   return route.type === "unreachable" && route.protocol === routeProtocol && route.metric === guardMetric;
 }
 
+/**
+ * Networks inside one of these that have a guard of ours and that nobody wants here: an earlier run left it and could not
+ * remember it, or another agent keeps it.
+ */
+export function strayNetworks(seen: SeenHost, clusterNets: readonly Prefix[]): readonly Prefix[] {
+  const wanted = new Set(clusterNets.map((network) => network.text));
+  return seen.routes.flatMap((route) => {
+    const { network } = route;
+    const isStray = isGuard(route) && !wanted.has(network.text);
+    return isStray && clusterNets.some((outer) => containsPrefix(outer, network)) ? [network] : [];
+  });
+}
+
 function routesOf(seen: SeenHost, network: Prefix): readonly SeenRoute[] {
   return seen.routes.filter((route) => route.network.text === network.text);
 }

@@ -68,7 +68,7 @@ export interface SeenInterface {
   readonly peers: ReadonlyMap<PublicKey, SeenPeer>;
 }
 
-/** A route of the main table whose destination is exactly a network asked for. */
+/** A route of the main table whose destination is exactly a network asked for, or one of our protocol inside of it. */
 export interface SeenRoute {
   readonly network: Prefix;
   /** Route type: "unicast", "unreachable" … */

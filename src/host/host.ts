@@ -131,6 +131,7 @@ export class LinuxHost implements Host {
       const former = await this.#planFormerInterface(wanted, run);
       const networks = this.#ownership.networks(wanted.clusterNets);
       const found = this.#reader.tell(await this.#read(run, networks, wanted.publicKey));
+      this.#ownership.noteSeen(found, wanted);
       const seen = former === undefined ? found : withoutLink(found, former.name);
       const plan = planHost(wanted, seen, this.#remembered(wanted));
       const steps = [...(former?.plan.steps ?? []), ...plan.steps];
@@ -168,6 +169,7 @@ export class LinuxHost implements Host {
     try {
       const networks = this.#ownership.networks(wanted.clusterNets);
       const { seen } = await this.#read(turn.run, networks, wanted.publicKey);
+      this.#ownership.noteSeen(seen, wanted);
       const plan = planDown(wanted, seen, this.#ownership.of(wanted));
       const applied = await this.#carryOut(plan, { ...wanted, ...nothing }, seen, turn);
       const complete = applied.left.length === 0;
@@ -202,6 +204,7 @@ export class LinuxHost implements Host {
     let before: SeenHost | undefined;
     try {
       before = await this.#known(wanted, turn);
+      this.#ownership.noteSeen(before, wanted);
       const { unlooked } = this.#model;
       const plan = await this.#plan(wanted, before, written);
       const configStamp = await written;

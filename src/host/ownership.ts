@@ -6,7 +6,8 @@
  * is lost with it is only the clean-up.
  */
 import { networksKey } from "../core/host-model.ts";
-import type { Owned, WantedHost } from "../core/host-state.ts";
+import { strayNetworks } from "../core/host-plan.ts";
+import type { Owned, SeenHost, WantedHost } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
 import { containsAddress, unusableReason, type Address, type Prefix } from "../core/prefix.ts";
 import { messageOf } from "../errors.ts";
@@ -43,6 +44,8 @@ export interface OwnershipParts {
 
 export class Ownership {
   readonly #parts: OwnershipParts;
+  /** Left by an earlier run that could not remember them, or of which what it remembered is lost. */
+  #forgotten: readonly Prefix[] = [];
 
   constructor(parts: OwnershipParts) {
     this.#parts = parts;
@@ -51,8 +54,8 @@ export class Ownership {
   /** What is ours when this is wanted. */
   of({ clusterNets, publicKey }: Pick<WantedHost, "clusterNets" | "publicKey">): Owned {
     const now = new Set(clusterNets.map((network) => network.text));
-    const { clusterNets: before, interfaceName } = this.#parts.memory.get();
-    const former = before.filter((network) => !now.has(network.text));
+    const { interfaceName } = this.#parts.memory.get();
+    const former = this.networks([]).filter((network) => !now.has(network.text));
     // Looked up only where there is something to take away. Held by nobody: an agent that takes it in this moment finds
     // its guard gone, and puts it back.
     const held = former.length === 0 ? undefined : this.#parts.heldNetworks?.();
@@ -72,7 +75,7 @@ export class Ownership {
 
   /** ClusterNets to look at: those wanted, and those that an earlier run may have left. */
   networks(wanted: readonly Prefix[]): readonly Prefix[] {
-    const all = [...wanted, ...this.#parts.memory.get().clusterNets];
+    const all = [...wanted, ...this.#parts.memory.get().clusterNets, ...this.#forgotten];
     return [...new Map(all.map((network) => [network.text, network])).values()];
   }
 
@@ -93,6 +96,11 @@ export class Ownership {
     await this.#remember({ ...before, loopbackAddresses: isOurs ? [...others, address] : others });
   }
 
+  /** What the host shows to be ours without being remembered is a former ClusterNet too. */
+  noteSeen(seen: SeenHost, { clusterNets }: Pick<WantedHost, "clusterNets">): void {
+    this.#forgotten = strayNetworks(seen, clusterNets);
+  }
+
   /** Before the first change: what may be left behind when this process dies now. */
   async noteBefore({ clusterNets, interfaceName, listenPort }: WantedHost): Promise<void> {
     const before = this.#parts.memory.get();
@@ -111,6 +119,7 @@ export class Ownership {
   ): Promise<void> {
     const before = this.#parts.memory.get();
     const there = new Set(loopback);
+    this.#forgotten = [];
     await this.#remember({
       ...before,
       loopbackAddresses: this.#loopback(clusterNets).filter((address) => there.has(address.text)),

@@ -10,7 +10,7 @@ import * as v from "valibot";
 import type { SeenHost, SeenInterface, SeenRoute } from "../core/host-plan.ts";
 import { linkGroup, routeProtocol } from "../core/host-state.ts";
 import type { PublicKey } from "../core/key.ts";
-import { familyBits, parsePrefix, type Family, type Prefix } from "../core/prefix.ts";
+import { containsPrefix, familyBits, parsePrefix, type Family, type Prefix } from "../core/prefix.ts";
 import { quote } from "../core/problem.ts";
 import { SeenPeers } from "../core/seen-peers.ts";
 import { ipNumber } from "../core/underlay.ts";
@@ -157,11 +157,19 @@ export async function readHost(options: ReadOptions): Promise<SeenHost> {
   const [linkText, sockets, ...routeTexts] = await Promise.all([
     run(ipReading("address show")),
     (options.readUnixSockets ?? readOwnUnixSockets)(),
-    ...networks.map(({ family, text }) => run(ipReading(`route show table main exact ${text}`, family))),
+    ...networks.map(({ family, text }) => run(ipReading(`route show table main root ${text}`, family))),
   ]);
   const links = parseIpLinks(linkText);
+  const asked = new Set(networks.map(({ text }) => text));
+  // What is inside of two that were asked for is shown twice, and counts once.
+  const isOfFirst = (network: Prefix, text: string): boolean =>
+    networks.find((outer) => containsPrefix(outer, network))?.text === text;
   const routes = networks.flatMap(({ family, text }, index) =>
-    parseIpRoutes(routeTexts[index] ?? "", family).filter((route) => route.network.text === text),
+    parseIpRoutes(routeTexts[index] ?? "", family).filter(({ network, protocol }) =>
+      asked.has(network.text)
+        ? network.text === text
+        : protocol === routeProtocol && isOfFirst(network, text),
+    ),
   );
   const found = await findInterface(options, links, hasListener(sockets, interfaceName));
   return {

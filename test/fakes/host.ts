@@ -7,7 +7,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parsePrivateKey, type PublicKey } from "../../src/core/key.ts";
-import { parseAddress, parsePrefix } from "../../src/core/prefix.ts";
+import { containsPrefix, parseAddress, parsePrefix } from "../../src/core/prefix.ts";
 import { renderEndpoint } from "../../src/core/wg-config.ts";
 import { parseWgConfig } from "../../src/core/wg-config-reader.ts";
 import { CommandError } from "../../src/errors.ts";
@@ -37,7 +37,8 @@ interface FakeLink {
   peers: Map<string, FakePeer>;
 }
 
-interface FakeRoute {
+/** A route of the main table. */
+export interface FakeRoute {
   type: "unicast" | "unreachable";
   network: string;
   device: string;
@@ -118,9 +119,11 @@ export class FakeHost {
     const command = argv.join(" ");
     if (command === "wg --version") return this.version;
     if (command === "ip -N -j -d address show") return JSON.stringify(this.#addresses());
-    const route = /^ip -N -j -d (?:-6 )?route show table main exact (\S+)$/.exec(command);
+    const route = /^ip -N -j -d (?:-6 )?route show table main root (\S+)$/.exec(command);
     if (route !== null) {
-      return JSON.stringify(this.routes.filter(({ network }) => network === route[1]).map(routeJson));
+      const asked = parsePrefix(route[1] ?? "");
+      const inside = this.routes.filter(({ network }) => containsPrefix(asked, parsePrefix(network)));
+      return JSON.stringify(inside.map(routeJson));
     }
     const ours = /^ip -N -j -([46]) route show table main proto (\d+)$/.exec(command);
     if (ours !== null) {

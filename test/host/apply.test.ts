@@ -16,7 +16,7 @@ import type { FileStamp } from "../../src/host/files.ts";
 import type { HostOptions, LinuxHost } from "../../src/host/host.ts";
 import { silentLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
-import { createHostOn, FakeHost, FakeMemory } from "../fakes/host.ts";
+import { createHostOn, FakeHost, FakeMemory, type FakeRoute } from "../fakes/host.ts";
 import { long } from "../lab/long.ts";
 import { randomFrom } from "../lab/random.ts";
 import { waitFor } from "../lab/wait.ts";
@@ -488,6 +488,53 @@ describe("a former ClusterNet", () => {
       expect((await next.apply(two)).complete).toBe(true);
       expect(fake.routes.some(({ network }) => network === guard)).toBe(stays);
       expect(memory.current.clusterNets.map(({ text }) => text)).toEqual(["10.192.0.0/11", "fd00::/16"]);
+    });
+  });
+});
+
+describe("a guard inside a ClusterNet that nothing remembers", () => {
+  const network = "10.193.0.0/16";
+  const guard: FakeRoute = {
+    network,
+    type: "unreachable",
+    device: "",
+    protocol: 129,
+    metric: 4_294_967_295,
+    src: "",
+  };
+  const routeInto = (device: string): FakeRoute => ({ ...guard, type: "unicast", metric: 0, device });
+  const rows: readonly {
+    readonly name: string;
+    readonly stray: readonly FakeRoute[];
+    readonly held?: string;
+    readonly goes?: true;
+  }[] = [
+    { name: "that no agent holds is taken away", stray: [guard], goes: true },
+    { name: "goes with its route into our interface", stray: [guard, routeInto("clusternet")], goes: true },
+    { name: "that an agent holds stays, also while its interface is away", stray: [guard], held: network },
+    { name: "whose network is routed into another interface stays", stray: [guard, routeInto("cn2")] },
+    { name: "with another protocol is somebody else's", stray: [{ ...guard, protocol: 4 }] },
+    { name: "with another metric is somebody else's", stray: [{ ...guard, metric: 50 }] },
+  ];
+
+  test.each(rows)("$name, by apply and by down", async ({ stray, held, goes }) => {
+    await withBench(async ({ fake, memory, host, restarted }) => {
+      await host.apply(two);
+      const left = (): FakeRoute[] => fake.routes.filter((route) => route.network === network);
+      const want = { complete: true, problems: [], left: goes === true ? [] : [...stray] };
+      const next = restarted({ heldNetworks: () => new Set(held === undefined ? [] : [held]) });
+      fake.routes.push(...stray);
+      const applied = await next.apply(two);
+      expect({ complete: applied.complete, problems: applied.problems, left: left() }).toEqual(want);
+      expect(memory.current.clusterNets).toEqual(two.clusterNets);
+      // What stays is found again at each reading, and is not touched then either.
+      fake.changes.length = 0;
+      next.invalidate();
+      await next.apply(two);
+      expect(fake.changes).toEqual([]);
+      if (goes === true) fake.routes.push(...stray);
+      const down = await next.down(two);
+      expect({ complete: down.complete, problems: down.problems, left: left() }).toEqual(want);
     });
   });
 });

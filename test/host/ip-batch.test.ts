@@ -8,8 +8,8 @@ import { createRunCommand, type RunCommand } from "../../src/host/command.ts";
 import { batchIp, ipReading } from "../../src/host/ip-batch.ts";
 
 const links = ipReading("address show");
-const route = ipReading("route show table main exact 10.192.0.0/11");
-const route6 = ipReading("route show table main exact fd00::/16", 6);
+const route = ipReading("route show table main root 10.192.0.0/11");
+const route6 = ipReading("route show table main root fd00::/16", 6);
 const way = ipReading("route get 192.0.2.9");
 
 /** Answers "[the words]" in a line for each reading, and writes down what it is asked; `odd` answers otherwise. */
@@ -42,7 +42,7 @@ describe("batchIp()", () => {
     {
       name: "what is of IPv6 by itself",
       readings: [links, route6, way],
-      asked: [together, "ip -N -j -d -6 route show table main exact fd00::/16"],
+      asked: [together, "ip -N -j -d -6 route show table main root fd00::/16"],
     },
     {
       name: "at once what is no reading",
@@ -122,7 +122,7 @@ describe("batchIp()", () => {
     await Promise.all([ip.run(links, { signal }), ip.run(way), ip.run(route, { signal })]);
     await ip.run(links);
     expect(ip.asked).toEqual([
-      "ip -N -j -d -batch - <<< address show\nroute show table main exact 10.192.0.0/11\n",
+      "ip -N -j -d -batch - <<< address show\nroute show table main root 10.192.0.0/11\n",
       singly[1] ?? "",
       singly[0] ?? "",
     ]);

@@ -268,8 +268,8 @@ function unchanged(_command: string, text: string): string {
 async function recorded(change: (command: string, text: string) => string = unchanged): Promise<Recorded> {
   const files: Record<string, string> = {
     "ip -N -j -d address show": "ip-address.json",
-    "ip -N -j -d route show table main exact 10.192.0.0/11": "ip-route-4.json",
-    "ip -N -j -d -6 route show table main exact fd00::/16": "ip-route-6.json",
+    "ip -N -j -d route show table main root 10.192.0.0/11": "ip-route-4.json",
+    "ip -N -j -d -6 route show table main root fd00::/16": "ip-route-6.json",
     "wg show clusternet dump": "wg-dump.txt",
   };
   const asked: string[] = [];
@@ -282,6 +282,11 @@ async function recorded(change: (command: string, text: string) => string = unch
   };
   const sockets = await fixture("proc-net-unix.txt");
   return { run, asked, sockets };
+}
+
+/** A guard as `ip` prints it. */
+function guardAt(dst: string, protocol: string): string {
+  return JSON.stringify({ type: "7", dst, protocol, metric: 4_294_967_295 });
 }
 
 describe("readHost()", () => {
@@ -314,6 +319,31 @@ describe("readHost()", () => {
       addresses: seen.addresses,
     });
     expect(seen.addresses.has("192.0.2.1")).toBe(true);
+  });
+
+  test("tells of routes inside a network those of our protocol, each once where two networks hold it", async () => {
+    const inner = [
+      guardAt("10.192.0.0/11", "4"),
+      guardAt("10.193.0.0/16", "129"),
+      guardAt("10.194.0.0/16", "4"),
+    ];
+    const answers: Record<string, readonly string[]> = {
+      "ip -N -j -d route show table main root 10.192.0.0/11": inner,
+      "ip -N -j -d route show table main root 10.128.0.0/9": [guardAt("10.129.0.0/16", "129"), ...inner],
+    };
+    const run: RunCommand = (argv) => Promise.resolve(`[${(answers[argv.join(" ")] ?? []).join(",")}]`);
+    const nested = ["10.192.0.0/11", "10.128.0.0/9"].map(parsePrefix);
+    const seen = await readHost({
+      ...base,
+      networks: nested,
+      run,
+      readUnixSockets: () => Promise.resolve(""),
+    });
+    expect(seen.routes.map(({ network, protocol }) => [network.text, protocol])).toEqual([
+      ["10.192.0.0/11", 4],
+      ["10.193.0.0/16", 129],
+      ["10.129.0.0/16", 129],
+    ]);
   });
 
   test("never asks a socket that belongs to another network namespace", async () => {

@@ -803,6 +803,7 @@ test("run with a relative data directory gives the interface the key that is in 
 test.each([
   { name: "of another ClusterNet, and the interface that shows it,", network: "10.64.0.0/16", device: true },
   { name: "of the default ClusterNet", network: "10.192.0.0/11", device: false },
+  { name: "of a part of the default ClusterNet", network: "10.193.0.0/16", device: false },
 ])(
   "down with a damaged state file takes away the guard $name",
   async ({ network, device }) => {
