@@ -3,7 +3,7 @@
  * status socket. What vanished is made again, what could not be written is tried again, with backoff and from the moment
  * on in which somebody could not write the state file; neither holds anything else up.
  * Looks also at the key of the credentials and at the directories, which are not ours to change: open to others they
- * are a problem while it lasts.
+ * are a problem while it lasts. Of the certificate the log tells when it is not valid, or not for long.
  */
 import { join } from "node:path";
 import { applyBackoff, Backoff, type Clock } from "./async.ts";
@@ -19,7 +19,8 @@ import type { Logger } from "./log.ts";
 import type { ProblemLog } from "./problem-log.ts";
 import { serveStatus, type StatusHandlers } from "./status-socket.ts";
 import { pathsOf, type CredentialFiles } from "./trust/credential-files.ts";
-import { openKeyProblems } from "./trust/credentials.ts";
+import { openKeyProblems, readCertificate } from "./trust/credentials.ts";
+import { ValidityLog } from "./trust/validity-log.ts";
 
 /** It looks at least this often: whoever asks for the health takes a loop that has not turned for a minute for hung. */
 const longestRestMs = 30_000;
@@ -46,6 +47,8 @@ export interface HousekeepingParts {
 export class Housekeeping {
   readonly #settings: HousekeepingSettings;
   readonly #parts: HousekeepingParts;
+  /** None without TLS. */
+  readonly #validity: ValidityLog | undefined;
   #server: PrivateServer | undefined;
   #lastTurnMs = 0;
   #hasTurned = false;
@@ -53,6 +56,8 @@ export class Housekeeping {
   constructor(settings: HousekeepingSettings, parts: HousekeepingParts) {
     this.#settings = settings;
     this.#parts = parts;
+    const { credentials } = settings;
+    this.#validity = credentials === undefined ? undefined : new ValidityLog(credentials.cert, parts);
   }
 
   /** When the loop last turned, by the clock's `nowMs`. */
@@ -116,10 +121,19 @@ export class Housekeeping {
     const keyProblems = credentials === undefined ? [] : await openKeyProblems(credentials.key);
     const directoryProblems = await openDirectoryProblems([dataDirectory], pathsOf(credentials));
     problems.replace("open-to-others", [...keyProblems, ...directoryProblems]);
+    await this.#lookAtCertificate();
     problems.replace(
       "data-directory",
       failures.map((message) => ({ kind: "file-unwritable", message })),
     );
     return failures.length === 0;
+  }
+
+  async #lookAtCertificate(): Promise<void> {
+    const { credentials } = this.#settings;
+    if (credentials === undefined) return;
+    // Whoever connects with it tells why it cannot be used.
+    const found = await readCertificate("node certificate", credentials.cert).catch(() => undefined);
+    if (found !== undefined) this.#validity?.look(found);
   }
 }

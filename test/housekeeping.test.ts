@@ -10,12 +10,14 @@ import { FakeClock } from "./fakes/clock.ts";
 import { privateKeyOf } from "./fakes/wanted.ts";
 import { withDirectory } from "./host/temporary.ts";
 import { waitFor } from "./lab/wait.ts";
+import { certificateOf, issued, TestTrust } from "./trust/cluster.ts";
 
 const resyncMs = 30_000;
 const neverAsked = (): never => expect.unreachable("nobody asks for the status");
 
 type Given = Pick<HousekeepingSettings, "dataDirectory" | "credentials"> &
-  Pick<HousekeepingParts, "memory" | "problems"> & { readonly clock: FakeClock };
+  Pick<HousekeepingParts, "memory" | "problems"> &
+  Partial<Pick<HousekeepingParts, "log">> & { readonly clock: FakeClock };
 
 function housekeepingOf({ dataDirectory, credentials, ...parts }: Given): Housekeeping {
   return new Housekeeping(
@@ -86,6 +88,38 @@ test.each<{ name: string; credentials?: boolean; open: string; mode: number; wan
       await chmod(inDirectory(open), 0o700);
       await clock.advance(resyncMs);
       await waitFor(() => said().length === 0, "nothing to be open any more");
+    } finally {
+      stop.abort();
+      await running;
+    }
+  });
+});
+
+test("Housekeeping tells in the log, once, when the certificate has expired", async () => {
+  using trust = new TestTrust();
+  const own = certificateOf("a", trust.ca, { notAfter: new Date(issued.getTime() - 1_000) });
+  await withDirectory(async (dataDirectory) => {
+    const clock = new FakeClock(issued);
+    const lines: string[] = [];
+    const housekeeping = housekeepingOf({
+      dataDirectory,
+      credentials: trust.files("a", { own }),
+      memory: new AgentMemory(emptyState),
+      problems: new ProblemLog(silentLogger, clock),
+      log: { ...silentLogger, warn: (message: string) => void lines.push(message) },
+      clock,
+    });
+    const stop = new AbortController();
+    const running = housekeeping.run(stop.signal);
+    const ofCertificate = (): readonly string[] => lines.filter((line) => line.includes("certificate"));
+    try {
+      for (let turn = 0; turn < 3; turn++) {
+        await clock.untilSleeping();
+        expect(ofCertificate()).toEqual([
+          expect.stringContaining('a-cert.pem" expired on Dec 31 23:59:59 2025 GMT'),
+        ]);
+        await clock.advance(resyncMs);
+      }
     } finally {
       stop.abort();
       await running;

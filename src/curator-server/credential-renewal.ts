@@ -2,7 +2,8 @@
  * Credentials of a running Curator, read again now and then, so that they can be replaced without a restart.
  *
  * Connections that are there stay. Files that cannot be used (half copied, or of another cluster) are reported and
- * change nothing: the credentials that were good are kept until others are. A key that others may read is reported too.
+ * change nothing: the credentials that were good are kept until others are. A key that others may read is reported too, and
+ * a certificate that is not valid, or not for long.
  */
 import type { Clock } from "../async.ts";
 import { quote, type Problem } from "../core/problem.ts";
@@ -11,6 +12,7 @@ import type { RedactingLogger } from "../log.ts";
 import { ProblemLog } from "../problem-log.ts";
 import type { CredentialFiles } from "../trust/credential-files.ts";
 import { openKeyProblems, readCredentials, redactKey, type Credentials } from "../trust/credentials.ts";
+import { ValidityLog } from "../trust/validity-log.ts";
 import type { TlsTransport } from "./tls.ts";
 
 export interface RenewalParts {
@@ -23,6 +25,7 @@ export class CredentialRenewal {
   readonly #files: CredentialFiles;
   readonly #parts: RenewalParts;
   readonly #problems: ProblemLog;
+  readonly #validity: ValidityLog;
   #own: Credentials;
 
   /** `own`: what `transport` was made of. */
@@ -31,6 +34,7 @@ export class CredentialRenewal {
     this.#own = own;
     this.#parts = parts;
     this.#problems = new ProblemLog(parts.log, parts.clock);
+    this.#validity = new ValidityLog(files.cert, parts);
   }
 
   /** Reads the files and hands on what is new. Never throws: what is wrong is logged when it begins and when it ends. */
@@ -54,6 +58,7 @@ export class CredentialRenewal {
       });
     }
     this.#problems.replace("credentials", problems);
+    this.#validity.look(this.#own.certificate);
   }
 
   async #read(): Promise<Credentials> {

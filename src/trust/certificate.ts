@@ -43,8 +43,8 @@ export function judgeCertificates(sent: readonly X509Certificate[], { ca, now }:
     return { kind: "no-node", reason: "it sent the cluster CA's own certificate, expected that of a node" };
   }
   if (!isSignedBy(own, ca)) return { kind: "stranger", reason: foreignReason(own, others, ca) };
-  const time = now === undefined ? undefined : timeReason(own, now);
-  if (time !== undefined) return { kind: "stranger", reason: time };
+  const time = now === undefined ? undefined : timeProblem(own, now);
+  if (time !== undefined) return { kind: "stranger", reason: `its certificate ${time}` };
   const nodeId = nodeIdOf(own);
   return typeof nodeId === "string" ? { kind: "node", nodeId } : { kind: "no-node", ...nodeId };
 }
@@ -123,11 +123,14 @@ function foreignReason(
   return `its certificate is signed by another CA, ${quote(issuerOf(own))}, ${expected}`;
 }
 
-/** Without the time of the clock, or the same thing would be news at every try. */
-function timeReason({ validFrom, validTo }: X509Certificate, now: Date): string | undefined {
+/**
+ * That it has expired or is not valid yet, as the end of a sentence about it; undefined while it is valid. Without the time
+ * of the clock, or the same thing would be news at every try.
+ */
+export function timeProblem({ validFrom, validTo }: X509Certificate, now: Date): string | undefined {
   // Written so that a time that cannot be read is not valid.
-  if (!(now.getTime() <= Date.parse(validTo))) return `its certificate expired on ${validTo}`;
-  if (!(Date.parse(validFrom) <= now.getTime())) return `its certificate is not valid before ${validFrom}`;
+  if (!(now.getTime() <= Date.parse(validTo))) return `expired on ${validTo}`;
+  if (!(Date.parse(validFrom) <= now.getTime())) return `is not valid before ${validFrom}`;
   return undefined;
 }
 

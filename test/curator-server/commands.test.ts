@@ -29,7 +29,7 @@ import type { RedactingLogger } from "../../src/log.ts";
 import { FakeClock } from "../fakes/clock.ts";
 import { makeNodeCertificate } from "../../src/trust/make-certificate.ts";
 import { waitFor } from "../lab/wait.ts";
-import { issued, TestTrust } from "../trust/cluster.ts";
+import { certificateOf, issued, TestTrust } from "../trust/cluster.ts";
 import { clientOf, codeOf, keyOf, statusBytes } from "./cluster.ts";
 import { shownSerial, tlsChannel } from "./tls-client.ts";
 
@@ -319,6 +319,21 @@ describe("runCurator()", () => {
     expect((await start({ credentials })).warnings).toEqual([
       expect.stringContaining(want) as unknown as string,
     ]);
+  });
+
+  test("warns of its certificate when it will end soon, and when it has ended", async () => {
+    using trust = new TestTrust();
+    const own = certificateOf("curator", trust.ca, { notAfter: new Date(issued.getTime() + 7_000) });
+    const { warnings, clock } = await start({ credentials: trust.files("curator", { own }) });
+    const said = (): readonly string[] =>
+      warnings.map((line) => /"\S+curator-cert\.pem" (expire[sd] on \S+ +\S+ \S+)/.exec(line)?.[1] ?? line);
+    expect(said()).toEqual(["expires on Jan  1 00:00:07"]);
+    for (let turn = 0; turn < 3; turn++) {
+      await clock.untilSleeping();
+      await clock.advance(5_000);
+    }
+    await clock.untilSleeping();
+    expect(said()).toEqual(["expires on Jan  1 00:00:07", "expired on Jan  1 00:00:07"]);
   });
 
   test("takes credentials that were put in place of its own, for new connections, and none that cannot be used", async () => {
