@@ -53,10 +53,7 @@ export function stderrWriter(descriptor = 2): (line: string) => void {
     let outcome: ReturnType<typeof writeWhole>;
     try {
       // The first line that finds no room waits for some; those after it must not add up.
-      outcome = writeWhole(descriptor, before + line, {
-        patienceMs: lost > 0 ? 0 : stderrPatienceMs,
-        poll,
-      });
+      outcome = writeWhole(descriptor, before + line, { patienceMs: lost > 0 ? 0 : stderrPatienceMs, poll });
     } catch {
       // There is no other place to say it: a full disk or a closed descriptor costs the line.
       outcome = "none";

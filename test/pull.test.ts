@@ -302,7 +302,7 @@ describe("Pull", () => {
     expect(run.file.text).toContain("# node = b");
   });
 
-  test("says so when the file cannot be written at its end either, and nothing when it never had to be", async () => {
+  test("says so when the file cannot be written at its end either", async () => {
     const run = start();
     run.file.fails = true;
     run.open();
